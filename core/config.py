@@ -1,0 +1,350 @@
+"""The whole configuration as frozen data, with every check; imports no other room but `core.errors`.
+
+One dataclass a TOML table, one field a key, a docstring under each field with its unit. Reading files
+and `--set` lives in `core.config_file`; this file only knows what is acceptable, and says all that is wrong at once.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from core.errors import ConfigError
+
+
+MAX_REPLICAS = 8
+MAX_TOKENIZERS = 8
+MAX_HTTP_PROCESSES = 16
+MAX_ADMIN_WORKERS = 8
+MAX_TENANTS = 4096
+MAX_MODEL_LEN_LIMIT = 1_048_576
+DEFAULT_TENANT = "default"
+
+
+class TrafficClass(IntEnum):
+    """The four classes of traffic; the value is their index in arrays and on the board."""
+
+    INTERACTIVE = 0
+    STANDARD = 1
+    BATCH = 2
+    ADMINISTRATIVE = 3
+
+
+def in_range(path: str, value: float, low: float, high: float) -> Iterator[str]:
+    """Yield a fault if `value` lies outside [low, high]."""
+    if not low <= value <= high:
+        yield f"{path} = {value} is out of range: {low} to {high}"
+
+
+def one_of(path: str, value: str, allowed: tuple[str, ...]) -> Iterator[str]:
+    """Yield a fault if `value` is not one of `allowed`."""
+    if value not in allowed:
+        yield f"{path} = {value!r} is unknown: use one of {', '.join(allowed)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Model, executors and the size of a step."""
+
+    model: str = "smollm2-135m"
+    """Alias of a known model, or a Hugging Face directory (config.json, safetensors, tokenizer.json)."""
+    served_model_name: str = ""
+    """Name clients use; empty = the last part of `model`."""
+    executor: str = "local"
+    """`local` runs the model, `simulated` draws token ids from a hash at a modelled speed."""
+    device: str = "cpu"
+    """`cpu` (CUDA comes with the GPU executors)."""
+    dtype: str = "bfloat16"
+    """Weights, activations and KV: `bfloat16` or `float32`."""
+    replicas: int = 1
+    """Executor processes, each with its own KV pool."""
+    threads: int = 0
+    """Compute threads of an executor; 0 = cores of this machine divided among the replicas."""
+    max_model_len: int = 8192
+    """Largest prompt + max_tokens of a request, tokens; lowered to the model's own limit at start."""
+    max_num_seqs: int = 64
+    """Sequences running at once in a replica."""
+    max_num_batched_tokens: int = 512
+    """Tokens computed in a step of a replica, at the most."""
+    max_num_partial_prefills: int = 4
+    """Prompts being prefilled in chunks at the same time."""
+    block_size: int = 32
+    """Tokens in a KV block."""
+    num_kv_blocks: int = 0
+    """KV blocks of a replica; 0 = from the memory that is free at start."""
+    kv_memory_fraction: float = 0.35
+    """Share of the memory left after the weights that auto-sizing gives to the KV pools of all replicas."""
+    kv_memory_limit_bytes: int = 2_147_483_648
+    """Upper bound of auto-sizing for one replica's KV pool, bytes."""
+    prefix_cache: bool = True
+    """Reuse KV blocks of equal prefixes within a tenant."""
+    pipeline_depth: int = 1
+    """Plans an executor may hold: 1, or 2 to plan step n+1 while step n runs."""
+    simulated_step_us: int = 2000
+    """Simulated executor: fixed time of a step, µs."""
+    simulated_token_us: float = 1.0
+    """Simulated executor: time of each token in a step, µs."""
+
+    def faults(self) -> Iterator[str]:
+        """Yield one line for each key that cannot be accepted."""
+        yield from one_of("engine.executor", self.executor, ("local", "simulated"))
+        yield from one_of("engine.device", self.device, ("cpu",))
+        yield from one_of("engine.dtype", self.dtype, ("bfloat16", "float32"))
+        yield from in_range("engine.replicas", self.replicas, 1, MAX_REPLICAS)
+        yield from in_range("engine.threads", self.threads, 0, 1024)
+        yield from in_range("engine.max_model_len", self.max_model_len, 16, MAX_MODEL_LEN_LIMIT)
+        yield from in_range("engine.max_num_seqs", self.max_num_seqs, 1, 4096)
+        yield from in_range("engine.max_num_batched_tokens", self.max_num_batched_tokens, 1, 65536)
+        yield from in_range("engine.max_num_partial_prefills", self.max_num_partial_prefills, 1, 64)
+        yield from in_range("engine.block_size", self.block_size, 8, 256)
+        if self.block_size & (self.block_size - 1):
+            yield f"engine.block_size = {self.block_size} is not a power of two"
+        yield from in_range("engine.num_kv_blocks", self.num_kv_blocks, 0, 2**24)
+        yield from in_range("engine.kv_memory_fraction", self.kv_memory_fraction, 0.01, 0.95)
+        yield from in_range("engine.kv_memory_limit_bytes", self.kv_memory_limit_bytes, 2**20, 2**42)
+        yield from in_range("engine.pipeline_depth", self.pipeline_depth, 1, 2)
+        yield from in_range("engine.simulated_step_us", self.simulated_step_us, 0, 60_000_000)
+        yield from in_range("engine.simulated_token_us", self.simulated_token_us, 0, 1_000_000)
+        if self.max_num_seqs > self.max_num_batched_tokens:
+            yield (
+                f"engine.max_num_seqs = {self.max_num_seqs} exceeds engine.max_num_batched_tokens ="
+                f" {self.max_num_batched_tokens}: every running sequence needs a token of the step"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """Queue bounds and the policy."""
+
+    policy: str = "fcfs"
+    """`static`, `fcfs` or `priority`."""
+    max_queued_requests: int = 1024
+    """Requests waiting in the scheduler, at the most; further ones get 429."""
+    max_queued_tokens: int = 4_194_304
+    """Prompt + max_tokens of all waiting requests, at the most, tokens."""
+    queue_deadline_ms: int = 300_000
+    """A request that has not started after this time is refused, ms."""
+    request_timeout_ms: int = 3_600_000
+    """A request that has not ended after this time is ended, ms."""
+    kv_headroom_fraction: float = 0.02
+    """Blocks kept free at admission so that running requests can grow, as a share of the pool."""
+    max_preemptions: int = 8
+    """After so many preemptions a request is no longer chosen as a victim."""
+    poison_crashes: int = 2
+    """A request that was in flight at so many executor crashes is ended with an error."""
+    drain_timeout_ms: int = 30_000
+    """Time running requests get to finish at shutdown, ms."""
+
+    def faults(self) -> Iterator[str]:
+        """Yield one line for each key that cannot be accepted."""
+        yield from one_of("scheduler.policy", self.policy, ("static", "fcfs", "priority"))
+        yield from in_range("scheduler.max_queued_requests", self.max_queued_requests, 1, 1_000_000)
+        yield from in_range("scheduler.max_queued_tokens", self.max_queued_tokens, 16, 2**40)
+        yield from in_range("scheduler.queue_deadline_ms", self.queue_deadline_ms, 1, 86_400_000)
+        yield from in_range("scheduler.request_timeout_ms", self.request_timeout_ms, 1, 86_400_000)
+        yield from in_range("scheduler.kv_headroom_fraction", self.kv_headroom_fraction, 0.0, 0.5)
+        yield from in_range("scheduler.max_preemptions", self.max_preemptions, 0, 1000)
+        yield from in_range("scheduler.poison_crashes", self.poison_crashes, 1, 100)
+        yield from in_range("scheduler.drain_timeout_ms", self.drain_timeout_ms, 0, 3_600_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerConfig:
+    """The tokenizer processes."""
+
+    processes: int = 1
+    """Tokenizer processes."""
+    arena_tokens: int = 8_388_608
+    """Token ids of all live requests of one tokenizer (prompt + max_tokens each); full = 429."""
+    max_operations: int = 4096
+    """Live operations of one tokenizer, at the most; further ones get 429."""
+    piece_bytes: int = 65_536
+    """Text is encoded in pieces of about this size, tenants in turn, bytes."""
+    template_timeout_ms: int = 1000
+    """Time a chat template may take, ms."""
+    template_output_bytes: int = 4_194_304
+    """Text a chat template may make, bytes."""
+
+    def faults(self) -> Iterator[str]:
+        """Yield one line for each key that cannot be accepted."""
+        yield from in_range("tokenizer.processes", self.processes, 1, MAX_TOKENIZERS)
+        yield from in_range("tokenizer.arena_tokens", self.arena_tokens, 4096, 2**31)
+        yield from in_range("tokenizer.max_operations", self.max_operations, 1, 1_000_000)
+        yield from in_range("tokenizer.piece_bytes", self.piece_bytes, 256, 2**24)
+        yield from in_range("tokenizer.template_timeout_ms", self.template_timeout_ms, 1, 60_000)
+        yield from in_range("tokenizer.template_output_bytes", self.template_output_bytes, 1024, 2**28)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """The OpenAI-compatible port."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = 8000
+    """TCP port; 0 = any free one (printed and written to the run directory)."""
+    processes: int = 1
+    """HTTP processes sharing the listening socket."""
+    max_connections: int = 2048
+    """Connections of one process; further ones get 503."""
+    max_body_bytes: int = 4_194_304
+    """Largest request body, bytes; larger = 413."""
+    max_header_bytes: int = 32_768
+    """Largest request head, bytes; larger = 431."""
+    header_timeout_ms: int = 10_000
+    """Time for a whole request head, ms."""
+    body_timeout_ms: int = 30_000
+    """Time for a whole request body, ms."""
+    write_timeout_ms: int = 30_000
+    """A client that takes nothing for this long is cut off and its request cancelled, ms."""
+    write_buffer_bytes: int = 65_536
+    """Bytes buffered for a slow reader, at the most."""
+    keep_alive_ms: int = 15_000
+    """Idle connections are closed after this time, ms."""
+    verdict_hold_ms: int = 2000
+    """Stream headers wait this long for the admission verdict, ms."""
+    max_choices: int = 16
+    """Largest `n` of a request."""
+    max_prompts: int = 64
+    """Largest number of prompts in one completions request."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Further values of the Host header besides loopback names and `host`; "*" = any."""
+
+    def faults(self) -> Iterator[str]:
+        """Yield one line for each key that cannot be accepted."""
+        yield from in_range("http.port", self.port, 0, 65535)
+        yield from in_range("http.processes", self.processes, 1, MAX_HTTP_PROCESSES)
+        yield from in_range("http.max_connections", self.max_connections, 1, 65536)
+        yield from in_range("http.max_body_bytes", self.max_body_bytes, 1024, 2**30)
+        yield from in_range("http.max_header_bytes", self.max_header_bytes, 1024, 2**20)
+        for name in ("header_timeout_ms", "body_timeout_ms", "write_timeout_ms", "keep_alive_ms"):
+            yield from in_range(f"http.{name}", getattr(self, name), 10, 3_600_000)
+        yield from in_range("http.write_buffer_bytes", self.write_buffer_bytes, 4096, 2**24)
+        yield from in_range("http.verdict_hold_ms", self.verdict_hold_ms, 0, 60_000)
+        yield from in_range("http.max_choices", self.max_choices, 1, 128)
+        yield from in_range("http.max_prompts", self.max_prompts, 1, 2048)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminConfig:
+    """The isolated admin pool."""
+
+    host: str = "127.0.0.1"
+    """Address of the admin HTTP port."""
+    port: int = 0
+    """Admin TCP port; 0 = any free one (written to the run directory)."""
+    workers: int = 2
+    """Admin processes."""
+    key_sha256: str = ""
+    """SHA-256 (hex) of the admin key; empty = a random key is written to the run directory at start."""
+
+    def faults(self) -> Iterator[str]:
+        """Yield one line for each key that cannot be accepted."""
+        yield from in_range("admin.port", self.port, 0, 65535)
+        yield from in_range("admin.workers", self.workers, 2, MAX_ADMIN_WORKERS)
+        yield from sha256_faults("admin.key_sha256", self.key_sha256)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisionConfig:
+    """Restarts and the watch over heartbeats."""
+
+    intensity: int = 5
+    """Restarts of one child within `period_ms`; one more ends the engine."""
+    period_ms: int = 60_000
+    """Window of `intensity`, ms."""
+    heartbeat_ms: int = 100
+    """Each loop stamps its heartbeat at least so often, ms."""
+    hang_timeout_ms: int = 10_000
+    """A child whose loop has not stamped for so long (busy and loading excepted) is killed and restarted, ms."""
+    step_timeout_ms: int = 30_000
+    """Longest execution of a step before the executor counts as hung, ms."""
+    load_timeout_ms: int = 600_000
+    """Longest start of a child (model load, kernel build), ms."""
+    stop_timeout_ms: int = 5000
+    """Time a child gets after SIGTERM before SIGKILL, ms."""
+    progress_limit_ms: int = 5000
+    """`/health/progress` fails when work runs and the last step is older than this, ms."""
+
+    def faults(self) -> Iterator[str]:
+        """Yield one line for each key that cannot be accepted."""
+        yield from in_range("supervision.intensity", self.intensity, 0, 1000)
+        for name in (
+            "period_ms", "heartbeat_ms", "hang_timeout_ms", "step_timeout_ms",
+            "load_timeout_ms", "stop_timeout_ms", "progress_limit_ms",
+        ):  # fmt: skip
+            yield from in_range(f"supervision.{name}", getattr(self, name), 10, 86_400_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantConfig:
+    """One tenant: who it is and what it may use."""
+
+    name: str
+    """Unique; letters, digits, `-`, `_`, `.`; at most 63 bytes."""
+    key_sha256: tuple[str, ...] = ()
+    """SHA-256 (hex) of each API key."""
+    default_class: str = "standard"
+    """Class of requests that name none."""
+    classes: tuple[str, ...] = ("interactive", "standard", "batch", "administrative")
+    """Classes the tenant may use."""
+
+    def faults(self) -> Iterator[str]:
+        """Yield one line for each key that cannot be accepted."""
+        path = f"tenants[{self.name}]"
+        known = tuple(c.name.lower() for c in TrafficClass)
+        if not self.name or len(self.name) > 63 or not self.name.replace("-", "a").replace("_", "a").replace(".", "a").isalnum() or not self.name.isascii():
+            yield f"{path}.name must be 1 to 63 letters, digits, '-', '_' or '.'"
+        for name in self.classes:
+            yield from one_of(f"{path}.classes", name, known)
+        yield from one_of(f"{path}.default_class", self.default_class, self.classes)
+        for digest in self.key_sha256:
+            yield from sha256_faults(f"{path}.key_sha256", digest)
+
+
+def sha256_faults(path: str, digest: str) -> Iterator[str]:
+    """Yield a fault unless `digest` is empty or 64 lower-case hex digits."""
+    if digest and (len(digest) != 64 or set(digest) - set("0123456789abcdef")):
+        yield f"{path} is not a SHA-256 in 64 lower-case hex digits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadraceConfig:
+    """Everything; `check` raises with all faults listed."""
+
+    name: str = "default"
+    """Name of this engine: its run directory, sockets and `--name` of the tools; at most 32 characters."""
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    http: HttpConfig = field(default_factory=HttpConfig)
+    admin: AdminConfig = field(default_factory=AdminConfig)
+    supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
+    tenants: tuple[TenantConfig, ...] = ()
+    """Empty = one tenant `default`, no keys; allowed on loopback addresses only."""
+
+    def faults(self) -> Iterator[str]:
+        """Yield one line for each key or combination that cannot be accepted."""
+        if not 1 <= len(self.name) <= 32 or not self.name.replace("-", "a").replace("_", "a").isalnum() or not self.name.isascii():
+            yield f"name = {self.name!r} must be 1 to 32 letters, digits, '-' or '_'"
+        for part in (self.engine, self.scheduler, self.tokenizer, self.http, self.admin, self.supervision):
+            yield from part.faults()
+        yield from in_range("number of tenants", len(self.tenants), 0, MAX_TENANTS)
+        for tenant in self.tenants:
+            yield from tenant.faults()
+        names = [tenant.name for tenant in self.tenants]
+        for name in sorted({n for n in names if names.count(n) > 1}):
+            yield f"tenants[{name}] is defined twice"
+        if not any(tenant.key_sha256 for tenant in self.tenants) and self.http.host not in ("127.0.0.1", "::1", "localhost"):
+            yield f"http.host = {self.http.host!r} is reachable from outside but no tenant has an API key"
+        if self.engine.max_model_len > self.tokenizer.arena_tokens:
+            yield (
+                f"tokenizer.arena_tokens = {self.tokenizer.arena_tokens} cannot hold one request of"
+                f" engine.max_model_len = {self.engine.max_model_len}"
+            )
+
+    def check(self) -> "HeadraceConfig":
+        """Return self, or raise ConfigError naming every fault."""
+        faults = list(self.faults())
+        if faults:
+            raise ConfigError("; ".join(faults))
+        return self

@@ -1,0 +1,118 @@
+"""A request, its states and the one table of transitions.
+
+Owns: what the scheduler knows of a request, and how its status may change. Never knows: text, sockets,
+tensors, clocks. The token ids live in shared memory and are seen here as one numpy view.
+"""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from core.config import TrafficClass
+from core.errors import Rejection
+from core.sampling_params import SamplingParams
+
+
+class RequestStatus(IntEnum):
+    """Where a request stands; the FINISHED_ states are final."""
+
+    WAITING = 0
+    RUNNING = 1
+    PREEMPTED = 2
+    SWAPPED = 3
+    FINISHED_STOPPED = 4
+    FINISHED_LENGTH = 5
+    FINISHED_ABORTED = 6
+    FINISHED_SHED = 7
+    FINISHED_EXPIRED = 8
+    FINISHED_ERROR = 9
+
+    @property
+    def is_finished(self) -> bool:
+        """True for the final states."""
+        return self >= RequestStatus.FINISHED_STOPPED
+
+
+class FinishReason(IntEnum):
+    """What a client or a metric is told about the end of a request."""
+
+    NONE = 0
+    STOP = 1
+    LENGTH = 2
+    ABORT = 3
+    ERROR = 4
+
+
+_ENDS = frozenset(status for status in RequestStatus if status.is_finished)
+_BEFORE_START = frozenset({
+    RequestStatus.FINISHED_ABORTED, RequestStatus.FINISHED_SHED,
+    RequestStatus.FINISHED_EXPIRED, RequestStatus.FINISHED_ERROR,
+})  # fmt: skip
+
+TRANSITIONS: dict[RequestStatus, frozenset[RequestStatus]] = {
+    RequestStatus.WAITING: frozenset({RequestStatus.RUNNING}) | _BEFORE_START,
+    RequestStatus.RUNNING: frozenset({RequestStatus.PREEMPTED, RequestStatus.SWAPPED}) | _ENDS,
+    RequestStatus.PREEMPTED: frozenset({RequestStatus.RUNNING}) | _ENDS,
+    RequestStatus.SWAPPED: frozenset({RequestStatus.RUNNING, RequestStatus.PREEMPTED}) | _ENDS,
+    **{end: frozenset() for end in _ENDS},
+}
+
+FINISH_REASONS: dict[RequestStatus, FinishReason] = {
+    RequestStatus.FINISHED_STOPPED: FinishReason.STOP,
+    RequestStatus.FINISHED_LENGTH: FinishReason.LENGTH,
+    RequestStatus.FINISHED_ABORTED: FinishReason.ABORT,
+    RequestStatus.FINISHED_SHED: FinishReason.ABORT,
+    RequestStatus.FINISHED_EXPIRED: FinishReason.ABORT,
+    RequestStatus.FINISHED_ERROR: FinishReason.ERROR,
+}
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One sequence to generate. An operation with n choices is n requests.
+
+    `token_ids` is the span, int32[prompt_len + max_tokens]: the prompt, then the generated ids, written by
+    the scheduler as they are sampled; `prompt_len` never changes. `prompt_digests` are the chained 128-bit
+    digests of the full prompt blocks. All times are CLOCK_MONOTONIC ns; deadline 0 = none.
+    """
+
+    request_id: int  # unique over restarts: tokenizer index, its epoch, a counter
+    tokenizer: int  # index of the tokenizer that owns the span and wants the outputs
+    tenant: str
+    token_ids: npt.NDArray[np.int32] = field(repr=False)
+    span_start: int  # first id of the span in the tokenizer's arena
+    prompt_len: int
+    max_tokens: int
+    arrival_ns: int
+    sampling: SamplingParams
+    traffic_class: TrafficClass = TrafficClass.STANDARD
+    priority: int = 0  # smaller is sooner, within the class (policy `priority`)
+    adapter: str = ""
+    queue_deadline_ns: int = 0
+    end_deadline_ns: int = 0
+    client_deadline: bool = False  # the deadline came from the client: 408, not 504
+    prompt_digests: tuple[bytes, ...] = field(default=(), repr=False)
+
+    status: RequestStatus = RequestStatus.WAITING
+    replica: int = -1
+    row: int = -1
+    block_ids: list[int] = field(default_factory=list, repr=False)
+    num_output_tokens: int = 0  # delivered to the tokenizer; > 0 at submission means `resume_from`
+    num_computed_tokens: int = 0
+    num_cached_tokens: int = 0  # prompt tokens found in the prefix cache at the first start
+    num_preemptions: int = 0
+    num_crashes: int = 0
+    first_start_ns: int = 0
+    rejection: Rejection | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt + generated ids that exist."""
+        return self.prompt_len + self.num_output_tokens
+
+    def move_to(self, status: RequestStatus) -> None:
+        """Change the status along TRANSITIONS; anything else is a bug."""
+        assert status in TRANSITIONS[self.status], (self.request_id, self.status.name, status.name)
+        self.status = status

@@ -1,0 +1,77 @@
+"""The two kinds of channel every process loop is written against.
+
+`MessagePort` carries typed messages (zmq in production, a queue in tests); `FrameSender`/`FrameReceiver` carry frames of
+fixed-layout bytes (a shared-memory ring in production, a queue in tests). Nothing here blocks: a loop's `step` sends and
+receives what it can, and the runner waits on the doorbells between steps.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+
+InT = TypeVar("InT")
+OutT = TypeVar("OutT")
+InT_co = TypeVar("InT_co", covariant=True)
+OutT_contra = TypeVar("OutT_contra", contravariant=True)
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Received(Generic[InT]):
+    """A message and the peer to answer; the peer is b"" on a port that has only one."""
+
+    peer: bytes
+    message: InT
+
+
+class MessagePort(Protocol[InT, OutT_contra]):
+    """Typed messages to and from peers."""
+
+    def receive(self, limit: int) -> list[Received[InT]]:
+        """Return up to `limit` messages that have arrived, oldest first; undecodable frames are counted and dropped."""
+        ...
+
+    def send(self, message: OutT_contra, peer: bytes = b"") -> bool:
+        """Send to `peer`; False = the peer is gone or its queue is full and nothing was sent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FrameStatistics:
+    """What a ring has seen so far."""
+
+    num_slots: int
+    num_used: int
+    sent: int
+    received: int
+    errors: int  # sequence gaps and checksum errors
+
+
+class FrameSender(Protocol):
+    """The writing end of an ordered, bounded stream of frames."""
+
+    def send(self, parts: Sequence[Buffer]) -> bool:
+        """Append one frame made of `parts` and ring the doorbell; False = full, nothing was sent."""
+        ...
+
+    def statistics(self) -> FrameStatistics:
+        """Return counters."""
+        ...
+
+
+class FrameReceiver(Protocol):
+    """One reading end; a frame stays in its slot until it is acknowledged."""
+
+    def receive(self) -> memoryview | None:
+        """Return the oldest frame not yet returned, or None. The view is valid until it is acknowledged."""
+        ...
+
+    def acknowledge(self) -> None:
+        """Give back the slots of all frames returned so far."""
+        ...
+
+    def statistics(self) -> FrameStatistics:
+        """Return counters."""
+        ...

@@ -1,0 +1,171 @@
+"""What each process shows on its board page: numpy record layouts, versioned together.
+
+Owns: field names, dtypes and units of everything that metrics, health, admin and the dashboard read. Never knows: how a
+page is stored (`ipc.board`) or who renders it. Counters only grow; a restarted process starts at 0 under a new epoch.
+Changing a layout means raising PAGE_VERSION: readers of another version are refused.
+"""
+
+import numpy as np
+
+
+PAGE_VERSION = 1
+MAX_PAGE_REPLICAS = 8
+MAX_PAGE_TENANTS = 256  # the rest is summed in the last row, named `_other`
+NUM_CLASSES = 4
+MAX_PAGE_CHILDREN = 48
+MAX_REJECTION_REASONS = 32
+
+# Upper bounds of histogram buckets, seconds: vLLM's, so that stock dashboards work. The last bucket is +Inf.
+TTFT_BUCKETS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)  # fmt: skip
+ITL_BUCKETS_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)  # fmt: skip
+LATENCY_BUCKETS_S = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0)  # fmt: skip
+STEP_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
+RECLAIM_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+
+
+def histogram(buckets: tuple[float, ...]) -> np.dtype[np.void]:
+    """Return the layout of a histogram: a count per bucket (+Inf last; not cumulative) and the sum in seconds."""
+    return np.dtype([("counts", np.uint64, (len(buckets) + 1,)), ("sum_s", np.float64)])
+
+
+CHILD = np.dtype(
+    [
+        ("name", "S24"),  # child id, e.g. executor.0.0
+        ("pid", np.int64),
+        ("epoch", np.uint64),  # of the instance that the supervisor started last
+        ("state", np.int32),  # core.supervision.ProcessState
+        ("restarts", np.uint32),
+        ("started_ns", np.int64),
+    ]
+)
+
+SUPERVISOR_PAGE = np.dtype(
+    [
+        ("started_ns", np.int64),
+        ("http_port", np.int32),
+        ("admin_port", np.int32),
+        ("stopping", np.int32),  # 1 after SIGTERM or `shutdown`
+        ("num_children", np.int32),
+        ("children", CHILD, (MAX_PAGE_CHILDREN,)),
+    ]
+)
+
+REPLICA = np.dtype(
+    [
+        ("epoch", np.uint64),  # 0 = no executor is attached
+        ("step", np.uint64),
+        ("last_step_ns", np.int64),  # when the last result arrived
+        ("plan_sent_ns", np.int64),  # when the oldest plan in flight was sent; 0 = none
+        ("num_running", np.int32),
+        ("num_blocks", np.int32),
+        ("num_held_blocks", np.int32),
+        ("num_evictable_blocks", np.int32),
+        ("num_fenced_blocks", np.int32),
+        ("draining", np.int32),
+    ]
+)
+
+TENANT = np.dtype(
+    [
+        ("name", "S64"),
+        ("num_waiting", np.int64),
+        ("waiting_tokens", np.int64),
+        ("oldest_wait_ns", np.int64),
+        ("num_running", np.int64),
+        ("num_preempted", np.int64),
+        ("held_blocks", np.int64),
+        ("requests", np.uint64),
+        ("prompt_tokens", np.uint64),
+        ("cached_tokens", np.uint64),
+        ("generated_tokens", np.uint64),
+        ("preemptions", np.uint64),
+        ("recomputed_tokens", np.uint64),
+        ("rejections", np.uint64, (MAX_REJECTION_REASONS,)),
+    ]
+)
+
+SCHEDULER_PAGE = np.dtype(
+    [
+        ("steps", np.uint64),
+        ("draining", np.int32),
+        ("ready", np.int32),
+        ("num_waiting", np.int64),
+        ("waiting_tokens", np.int64),
+        ("oldest_wait_ns", np.int64),
+        ("num_running", np.int64),
+        ("num_preempted", np.int64),
+        ("num_swapped", np.int64),
+        ("prompt_tokens", np.uint64),
+        ("cached_tokens", np.uint64),
+        ("generated_tokens", np.uint64),
+        ("prefix_queries_tokens", np.uint64),
+        ("prefix_hits_tokens", np.uint64),
+        ("preemptions", np.uint64),
+        ("recomputed_tokens", np.uint64),
+        ("finished", np.uint64, (10,)),  # by RequestStatus
+        ("rejections", np.uint64, (MAX_REJECTION_REASONS,)),  # by RejectionReason
+        ("queue_time", histogram(LATENCY_BUCKETS_S)),
+        ("prefill_time", histogram(LATENCY_BUCKETS_S)),
+        ("decode_time", histogram(LATENCY_BUCKETS_S)),
+        ("e2e_time", histogram(LATENCY_BUCKETS_S)),
+        ("step_time", histogram(STEP_BUCKETS_S)),
+        ("schedule_time", histogram(STEP_BUCKETS_S)),  # next_plan + on_result
+        ("cancel_reclaim", histogram(RECLAIM_BUCKETS_S)),
+        ("cancel_reclaim_steps_max", np.int64),
+        ("ring_errors", np.uint64),  # gaps or checksum errors seen and resynchronized
+        ("dropped_frames", np.uint64),  # undecodable frames
+        ("num_replicas", np.int32),
+        ("replicas", REPLICA, (MAX_PAGE_REPLICAS,)),
+        ("num_tenants", np.int32),
+        ("tenants", TENANT, (MAX_PAGE_TENANTS,)),
+    ]
+)
+
+EXECUTOR_PAGE = np.dtype(
+    [
+        ("steps", np.uint64),
+        ("last_step_ns", np.int64),
+        ("step_time", histogram(STEP_BUCKETS_S)),
+        ("tokens", np.uint64),
+        ("weights_bytes", np.uint64),
+        ("kv_bytes", np.uint64),
+        ("num_kv_blocks", np.int64),
+        ("threads", np.int32),
+        ("kernel_path", "S32"),  # which attention path was taken: "cpp", "torch"
+        ("device_name", "S64"),
+        ("model", "S128"),
+    ]
+)
+
+TOKENIZER_PAGE = np.dtype(
+    [
+        ("num_operations", np.int64),
+        ("arena_used_chunks", np.int64),
+        ("arena_chunks", np.int64),
+        ("encoded_tokens", np.uint64),
+        ("decoded_tokens", np.uint64),
+        ("resubmitted_requests", np.uint64),
+        ("rejections", np.uint64, (MAX_REJECTION_REASONS,)),
+        ("ring_errors", np.uint64),
+        ("dropped_frames", np.uint64),
+    ]
+)
+
+HTTP_PAGE = np.dtype(
+    [
+        ("num_connections", np.int64),
+        ("num_streams", np.int64),
+        ("requests", np.uint64),
+        ("responses", np.uint64, (6,)),  # by status class: index 2 = 2xx …
+        ("disconnects", np.uint64),
+        ("slow_readers_cut", np.uint64),
+        ("rejections", np.uint64, (MAX_REJECTION_REASONS,)),
+        ("streamed_tokens", np.uint64),
+        ("ttft", histogram(TTFT_BUCKETS_S)),
+        ("itl", histogram(ITL_BUCKETS_S)),
+        ("e2e", histogram(LATENCY_BUCKETS_S)),
+        ("dropped_frames", np.uint64),
+    ]
+)
+
+ADMIN_PAGE = np.dtype([("commands", np.uint64), ("refused", np.uint64), ("dropped_frames", np.uint64)])
