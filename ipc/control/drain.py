@@ -1,0 +1,32 @@
+"""`drain`: take no new work on a replica, or on the whole engine; what runs goes on to its end."""
+
+from ipc.control.declaration import (
+    Argument,
+    ArgumentKind,
+    Command,
+    Destination,
+    Effect,
+    ResultField,
+)
+
+COMMAND = Command(
+    name="drain",
+    summary="Take no new requests; running ones finish",
+    destination=Destination.SCHEDULER,
+    effect=Effect.WRITE,
+    arguments=(
+        Argument(
+            name="replica",
+            kind=ArgumentKind.INTEGER,
+            help="only this replica (default: the whole engine)",
+            positional=True,
+            minimum=0,
+            maximum=7,
+        ),
+    ),
+    confirm="Stop taking new requests on {target}?",
+    result=(
+        ResultField("draining", "boolean", "true: no new requests are admitted there"),
+        ResultField("before", "boolean", "whether it was draining already"),
+    ),
+)
