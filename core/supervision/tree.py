@@ -1,0 +1,285 @@
+"""The supervision tree of one engine as a pure state machine: one_for_one with epochs.
+
+Owns: state, epoch and restart budget of every child, and the phase of the whole (running, leaving,
+over). Never knows: processes, pages, signals, clocks. The supervisor's loop reports (`on_exit`,
+`on_beat`, `on_tick`, `shutdown`, `restart`) and carries out the returned actions in order.
+
+    RUNNING ── shutdown ──────────────────────────► LEAVING ── all stopped ──► OVER
+       └────── give up ─► GIVING_UP ── grace over ──┘
+
+The exit code is 0 after a shutdown, 70 after giving up, 2 when the engine was never ready.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from core.supervision.restarts import RestartBudget
+from core.supervision.spec import ChildSpec, stop_order
+from core.supervision.states import TRANSITIONS, ProcessState
+from core.supervision.watch import Beat, WatchLimits, is_hung
+
+EXIT_OK = 0
+EXIT_CANNOT_START = 2
+EXIT_GIVEN_UP = 70  # EX_SOFTWARE
+EXIT_UNUSABLE = 78  # EX_CONFIG: a child says that no restart will help
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start an instance of the child; the page shows its epoch before the process exists."""
+
+    child_id: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """Ask the process of the child to end (SIGTERM)."""
+
+    child_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End the process of the child (SIGKILL); `reason` is for the log."""
+
+    child_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The child stays down and the engine ends; `reason` "" = the child has said it itself."""
+
+    child_id: str
+    reason: str
+
+
+Action = Start | Terminate | Kill | GiveUp
+
+
+class Phase(Enum):
+    """Where the engine as a whole stands."""
+
+    RUNNING = "running"
+    GIVING_UP = "giving_up"
+    LEAVING = "leaving"
+    OVER = "over"
+
+
+@dataclass(frozen=True, slots=True)
+class TreeLimits:
+    """The times and counts of `SupervisionConfig`, ns."""
+
+    intensity: int
+    period_ns: int
+    hang_ns: int
+    load_ns: int
+    stop_ns: int
+    grace_ns: int = 2_000_000_000  # after giving up, for error events to reach the clients
+
+
+@dataclass(slots=True)
+class Child:
+    """One child: its specification and where it stands. `restarts` counts all, asked for or not."""
+
+    spec: ChildSpec
+    budget: RestartBudget
+    state: ProcessState = ProcessState.STOPPED
+    epoch: int = 0
+    restarts: int = 0
+    started_ns: int = 0
+    due_ns: int | None = None  # BACKOFF: when to start; an ending process: when to kill
+    killed: bool = False
+    asked_to_restart: bool = False
+
+    def move_to(self, state: ProcessState) -> None:
+        """Change the state along TRANSITIONS; anything else is a bug."""
+        assert state in TRANSITIONS[self.state], (self.spec.id, self.state.name, state.name)
+        self.state = state
+
+
+@dataclass(slots=True)
+class SupervisionTree:
+    """All children of an engine. `specs` are in start order."""
+
+    specs: tuple[ChildSpec, ...]
+    limits: TreeLimits
+    phase: Phase = Phase.RUNNING
+    exit_code: int = EXIT_OK
+    was_ready: bool = False
+    children: dict[str, Child] = field(init=False)
+    leave_ns: int = 0  # GIVING_UP: when to begin LEAVING
+    groups: list[tuple[ChildSpec, ...]] = field(default_factory=list)  # LEAVING: still to stop
+    blind_until_ns: int = 0  # no verdict on silence before: the supervisor itself was away
+
+    def __post_init__(self) -> None:
+        """Make a stopped child of every specification."""
+        self.children = {
+            spec.id: Child(spec, RestartBudget(self.limits.intensity, self.limits.period_ns))
+            for spec in self.specs
+        }
+
+    @property
+    def is_ready(self) -> bool:
+        """True while every child serves."""
+        return all(child.state is ProcessState.RUNNING for child in self.children.values())
+
+    def start(self, now_ns: int) -> list[Action]:
+        """Start every child, in order."""
+        return [self._start(child, now_ns) for child in self.children.values()]
+
+    def on_exit(self, child_id: str, returncode: int, now_ns: int) -> list[Action]:
+        """The process of a child is gone (negative `returncode` = signal): restart it, give up, or
+        count it as stopped.
+        """
+        child = self.children[child_id]
+        if child.state is ProcessState.STOPPING:
+            child.move_to(ProcessState.STOPPED)
+            return self.on_tick(now_ns)
+        was_starting = child.state is ProcessState.STARTING
+        child.move_to(ProcessState.EXITED)
+        if self.phase in (Phase.LEAVING, Phase.OVER):
+            self._rest(child)
+            return self.on_tick(now_ns)
+        if returncode == EXIT_UNUSABLE and was_starting:
+            return self._give_up(child, "", now_ns)
+        if not child.asked_to_restart and not child.budget.spend(now_ns):
+            limits = self.limits
+            reason = f"{limits.intensity + 1} deaths within {limits.period_ns // 1_000_000} ms"
+            return self._give_up(child, reason, now_ns)
+        child.due_ns = now_ns + (0 if child.asked_to_restart else child.budget.backoff_ns())
+        child.move_to(ProcessState.BACKOFF)
+        child.restarts += 1
+        return self.on_tick(now_ns)
+
+    def on_beat(self, child_id: str, beat: Beat, now_ns: int) -> list[Action]:
+        """Judge the last heartbeat of a child; it serves, is still starting, or hangs."""
+        child = self.children[child_id]
+        if child.state not in (ProcessState.STARTING, ProcessState.RUNNING) or child.killed:
+            return []
+        if beat.epoch != child.epoch:  # nothing of this instance yet
+            beat = Beat(child.epoch, beat.activity.STARTING, 0, 0)
+        if child.state is ProcessState.STARTING and beat.activity.is_serving:
+            child.move_to(ProcessState.RUNNING)
+            self.was_ready = self.was_ready or self.is_ready
+        limits = WatchLimits(self.limits.hang_ns, self.limits.load_ns)
+        if now_ns < self.blind_until_ns or not is_hung(beat, limits, child.started_ns, now_ns):
+            return []
+        child.killed = True
+        silence_ms = (now_ns - max(beat.stamp_ns, child.started_ns)) // 1_000_000
+        return [Kill(child_id, f"hangs: {beat.activity.name.lower()} for {silence_ms} ms")]
+
+    def on_pause(self, gap_ns: int, now_ns: int) -> None:
+        """The supervisor itself was away for `gap_ns`: believe no silence for as long again."""
+        self.blind_until_ns = max(self.blind_until_ns, now_ns + gap_ns)
+
+    def on_tick(self, now_ns: int) -> list[Action]:
+        """Do what is due: starts after a backoff, kills after a stop timeout, the next group of a
+        shutdown.
+        """
+        actions: list[Action] = []
+        for child in self.children.values():
+            actions += self._due(child, now_ns)
+        if self.phase is Phase.GIVING_UP and now_ns >= self.leave_ns:
+            actions += self._leave(now_ns)
+        elif self.phase is Phase.LEAVING:
+            actions += self._stop_next_group(now_ns)
+        return actions
+
+    def next_timer_ns(self) -> int | None:
+        """Return when `on_tick` has something to do, CLOCK_MONOTONIC ns; None = nothing planned."""
+        times = [child.due_ns for child in self.children.values() if child.due_ns is not None]
+        if self.phase is Phase.GIVING_UP:
+            times.append(self.leave_ns)
+        return min(times, default=None)
+
+    def restart(self, child_id: str, now_ns: int) -> list[Action]:
+        """Restart a child on request; this does not count against its intensity."""
+        child = self.children[child_id]
+        if (
+            child.state not in (ProcessState.STARTING, ProcessState.RUNNING)
+            or child.asked_to_restart
+        ):
+            return []
+        child.asked_to_restart = True
+        child.due_ns = now_ns + self.limits.stop_ns
+        return [Terminate(child_id)]
+
+    def shutdown(self, now_ns: int) -> list[Action]:
+        """Stop the children group by group, in reverse order; no child is restarted any more."""
+        if self.phase in (Phase.LEAVING, Phase.OVER):
+            return []
+        return self._leave(now_ns)
+
+    def kill_all(self) -> list[Action]:
+        """End every process at once (second signal)."""
+        return [Kill(child.spec.id, "fast exit") for child in self._processes()]
+
+    def _processes(self) -> Iterator[Child]:
+        return (child for child in self.children.values() if child.state.has_process)
+
+    def _start(self, child: Child, now_ns: int) -> Start:
+        child.move_to(ProcessState.STARTING)
+        child.epoch += 1
+        child.started_ns = now_ns
+        child.due_ns = None
+        child.killed = child.asked_to_restart = False
+        return Start(child.spec.id, child.epoch)
+
+    def _due(self, child: Child, now_ns: int) -> list[Action]:
+        if child.due_ns is None or now_ns < child.due_ns:
+            return []
+        if child.state is ProcessState.BACKOFF:
+            return [self._start(child, now_ns)]
+        child.due_ns = None
+        if child.killed:
+            return []
+        child.killed = True
+        return [
+            Kill(
+                child.spec.id, f"has not ended {self.limits.stop_ns // 1_000_000} ms after SIGTERM"
+            )
+        ]
+
+    def _give_up(self, child: Child, reason: str, now_ns: int) -> list[Action]:
+        child.move_to(ProcessState.GIVEN_UP)
+        child.due_ns = None
+        if self.phase is Phase.RUNNING:
+            self.phase = Phase.GIVING_UP
+            self.exit_code = EXIT_GIVEN_UP if self.was_ready else EXIT_CANNOT_START
+            self.leave_ns = now_ns + (self.limits.grace_ns if self.was_ready else 0)
+        return [GiveUp(child.spec.id, reason), *self.on_tick(now_ns)]
+
+    def _leave(self, now_ns: int) -> list[Action]:
+        self.phase = Phase.LEAVING
+        self.groups = list(stop_order(self.specs))
+        for child in self.children.values():
+            if child.state is ProcessState.BACKOFF:
+                self._rest(child)
+        return self._stop_next_group(now_ns)
+
+    def _rest(self, child: Child) -> None:
+        """Let a child without a process stay down."""
+        if child.state is ProcessState.EXITED:
+            child.move_to(ProcessState.BACKOFF)
+        child.move_to(ProcessState.STOPPED)
+        child.due_ns = None
+
+    def _stop_next_group(self, now_ns: int) -> list[Action]:
+        actions: list[Action] = []
+        while self.groups and not any(
+            self.children[s.id].state.has_process for s in self.groups[0]
+        ):
+            self.groups.pop(0)
+        if not self.groups:
+            self.phase = Phase.OVER
+            return []
+        for spec in self.groups[0]:
+            child = self.children[spec.id]
+            if child.state in (ProcessState.STARTING, ProcessState.RUNNING):
+                child.move_to(ProcessState.STOPPING)
+                child.due_ns = now_ns + self.limits.stop_ns
+                actions.append(Terminate(spec.id))
+        return actions
