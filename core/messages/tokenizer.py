@@ -55,9 +55,10 @@ class Generate(msgspec.Struct, frozen=True, tag="generate"):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
-    """The client of this operation is gone, or an operator cancels it."""
+    """The client of this operation is gone (since `closed_ns`, 0 = unknown), or an operator cancels it."""
 
     operation_id: str
+    closed_ns: int = 0
 
 
 class Tokenize(msgspec.Struct, frozen=True, tag="tokenize"):
