@@ -1,0 +1,88 @@
+"""What a frontend sees of the engine: every board page and heartbeat of one moment.
+
+Plain data between those who read shared memory and those who render it (metrics, health, `status`).
+Never knows: where the pages lie or who asks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ipc.pages import (
+    ADMIN_PAGE,
+    EXECUTOR_PAGE,
+    HTTP_PAGE,
+    SCHEDULER_PAGE,
+    SUPERVISOR_PAGE,
+    TOKENIZER_PAGE,
+)
+
+NS_PER_S = 1_000_000_000
+
+LAYOUTS: Mapping[str, np.dtype[np.void]] = {
+    "supervisor": SUPERVISOR_PAGE,
+    "scheduler": SCHEDULER_PAGE,
+    "executor": EXECUTOR_PAGE,
+    "tokenizer": TOKENIZER_PAGE,
+    "http": HTTP_PAGE,
+    "admin": ADMIN_PAGE,
+}
+"""Layout of a child's page, by the first word of its id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page as its process wrote it last; `record` is a scalar of its layout."""
+
+    epoch: int
+    written_ns: int
+    record: np.void = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """One heartbeat line: when the loop of that process stamped it last, and what it was doing."""
+
+    epoch: int
+    stamped_ns: int
+    state: str
+    busy_until_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Boards:
+    """All pages and heartbeats of one engine at `taken_ns` (CLOCK_MONOTONIC), by child id.
+
+    A page that was never written, or cannot be read intact, is missing.
+    """
+
+    taken_ns: int
+    pages: Mapping[str, Page] = field(default_factory=dict)
+    pulses: Mapping[str, Pulse] = field(default_factory=dict)
+
+    def of_kind(self, kind: str) -> list[tuple[str, Page]]:
+        """Return the pages of one kind of process (`http`, `executor`, …), ordered by child id."""
+        return sorted((c, p) for c, p in self.pages.items() if kind_of(c) == kind)
+
+    def record(self, kind: str) -> np.void:
+        """Return the page of a process of which there is one; all zeros if it is missing."""
+        pages = self.of_kind(kind)
+        if pages:
+            return pages[0][1].record
+        blank: np.void = np.zeros(1, LAYOUTS[kind])[0]
+        return blank
+
+    def age_s(self, stamp_ns: int) -> float:
+        """Return how old a CLOCK_MONOTONIC stamp is, seconds, never negative."""
+        return max(0, self.taken_ns - stamp_ns) / NS_PER_S
+
+
+def kind_of(child: str) -> str:
+    """Return the kind of a child id: `executor.0.0` is an `executor`."""
+    return child.partition(".")[0]
+
+
+def text_of(value: bytes) -> str:
+    """Return a fixed-width text field of a page; damaged bytes are shown as such."""
+    return value.decode("utf-8", "backslashreplace")
