@@ -1,14 +1,14 @@
 """The two kinds of channel every process loop is written against.
 
-`MessagePort` carries typed messages (zmq in production, a queue in tests); `FrameSender`/`FrameReceiver` carry frames of
-fixed-layout bytes (a shared-memory ring in production, a queue in tests). Nothing here blocks: a loop's `step` sends and
-receives what it can, and the runner waits on the doorbells between steps.
+`MessagePort` carries typed messages (zmq in production, a queue in tests);
+`FrameSender`/`FrameReceiver` carry frames of fixed-layout bytes (a shared-memory ring in
+production, a queue in tests). Nothing here blocks: a loop's `step` sends and receives what it can,
+and the runner waits on the doorbells between steps.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
-
 
 InT = TypeVar("InT")
 OutT = TypeVar("OutT")
@@ -30,7 +30,7 @@ class MessagePort(Protocol[InT, OutT_contra]):
     """Typed messages to and from peers."""
 
     def receive(self, limit: int) -> list[Received[InT]]:
-        """Return up to `limit` messages that have arrived, oldest first; undecodable frames are counted and dropped."""
+        """Return up to `limit` messages, oldest first; undecodable frames are counted and dropped."""
         ...
 
     def send(self, message: OutT_contra, peer: bytes = b"") -> bool:
@@ -52,8 +52,16 @@ class FrameStatistics:
 class FrameSender(Protocol):
     """The writing end of an ordered, bounded stream of frames."""
 
+    @property
+    def max_frame_bytes(self) -> int:
+        """The largest frame that can be sent, bytes."""
+        ...
+
     def send(self, parts: Sequence[Buffer]) -> bool:
-        """Append one frame made of `parts` and ring the doorbell; False = full, nothing was sent."""
+        """Append one frame made of `parts` and ring the doorbell; False = full, nothing was sent.
+
+        Raises FrameError if the frame is larger than `max_frame_bytes`.
+        """
         ...
 
     def statistics(self) -> FrameStatistics:
@@ -65,11 +73,14 @@ class FrameReceiver(Protocol):
     """One reading end; a frame stays in its slot until it is acknowledged."""
 
     def receive(self) -> memoryview | None:
-        """Return the oldest frame not yet returned, or None. The view is valid until it is acknowledged."""
+        """Return the oldest frame not yet returned, or None; valid until it is acknowledged.
+
+        Raises BrokenRingError once when frames were lost; the next call goes on after them.
+        """
         ...
 
     def acknowledge(self) -> None:
-        """Give back the slots of all frames returned so far."""
+        """Give back the slots of all frames returned (or lost) so far."""
         ...
 
     def statistics(self) -> FrameStatistics:

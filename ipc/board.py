@@ -1,0 +1,121 @@
+"""A process's page of the board: what it shows to whoever looks, without being asked.
+
+Owns: two slots, and that a reader gets a whole page or the last whole one it saw. Never knows: the
+fields (`ipc.pages`). The writer fills the older slot while readers use the newer one. A seqlock
+over one page would do on x86, but is unsafe on Arm from Python and stays odd when its writer dies;
+here a dead writer leaves the newer slot whole.
+
+    slot     a line: sequence u64 · stamp_ns u64 · epoch u64 · crc32 u64 · zeros; and the page
+    publish  older.sequence = 0 → page, stamp, epoch, crc → older.sequence = newer.sequence + 1
+    read     copy the slot with the larger sequence; the crc over all of it must fit, else again
+
+A reader is disturbed only if the writer publishes twice within its copy; after a few such tries it
+returns the last good page marked stale.
+"""
+
+import zlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ipc.layout import LINE_BYTES, ArraySpec, Layout
+from ipc.pages import PAGE_VERSION
+from ipc.segment import Segment
+
+_SEQUENCE: Final = 0
+_CRC: Final = 3
+_READ_ATTEMPTS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One page as it was published.
+
+    `page` is a private copy, a structured array of shape (). `stamp_ns` 0: nothing was published
+    yet, all fields are zero. `stale`: not the newest page, but the last that could be read whole.
+    """
+
+    page: npt.NDArray[np.void]
+    epoch: int
+    stamp_ns: int
+    stale: bool = False
+
+
+def board_layout(dtype: np.dtype[Any], version: int = PAGE_VERSION) -> Layout:
+    """Return the layout of a page's segment."""
+    return Layout(
+        "board",
+        version,
+        {
+            "words": ArraySpec(np.dtype(np.uint64), (2, LINE_BYTES // 8)),
+            "page_0": ArraySpec(dtype, (1,)),
+            "page_1": ArraySpec(dtype, (1,)),
+        },
+    )
+
+
+class _BoardMemory:
+    """The views that both ends use: per slot its words and its page as bytes."""
+
+    __slots__ = ("pages", "words")
+
+    def __init__(self, segment: Segment, dtype: np.dtype[Any]) -> None:
+        arrays = board_layout(dtype).views(segment)
+        self.words = [line.data for line in arrays["words"]]
+        self.pages = [arrays["page_0"].view(np.uint8).data, arrays["page_1"].view(np.uint8).data]
+
+    def newest(self) -> int:
+        return int(self.words[1][_SEQUENCE] > self.words[0][_SEQUENCE])
+
+
+class BoardWriter:
+    """The writing end: fill `page`, then `publish`."""
+
+    def __init__(self, segment: Segment, dtype: np.dtype[Any], epoch: int) -> None:
+        """Start a zero page of instance `epoch`; LayoutVersionError if the segment is another."""
+        self.page: npt.NDArray[np.void] = np.zeros((), dtype)
+        self._bytes = self.page.reshape(1).view(np.uint8).data
+        self._memory = _BoardMemory(segment, dtype)
+        self._epoch = epoch
+        self._sequence = max(words[_SEQUENCE] for words in self._memory.words)
+
+    def publish(self, now_ns: int) -> None:
+        """Show `page` as it is now."""
+        slot = 1 - self._memory.newest()
+        words = self._memory.words[slot]
+        self._sequence += 1
+        words[_SEQUENCE] = 0
+        self._memory.pages[slot][:] = self._bytes
+        words[1] = now_ns
+        words[2] = self._epoch
+        words[_CRC] = _checksum(self._sequence, now_ns, self._epoch, self._bytes)
+        words[_SEQUENCE] = self._sequence
+
+
+class BoardReader:
+    """A reading end."""
+
+    def __init__(self, segment: Segment, dtype: np.dtype[Any]) -> None:
+        """Raises LayoutVersionError if the page has another version or layout."""
+        self._memory = _BoardMemory(segment, dtype)
+        self._dtype = dtype
+        self._last = Snapshot(np.zeros((), dtype), 0, 0)
+
+    def read(self) -> Snapshot:
+        """Return the newest page, or the last good one marked stale."""
+        for _ in range(_READ_ATTEMPTS):
+            slot = self._memory.newest()
+            sequence, stamp_ns, epoch, crc = self._memory.words[slot][:4]
+            if sequence == 0:
+                return self._last
+            page = np.frombuffer(bytearray(self._memory.pages[slot]), self._dtype).reshape(())
+            if _checksum(sequence, stamp_ns, epoch, page.reshape(1).view(np.uint8).data) == crc:
+                self._last = Snapshot(page, epoch, stamp_ns)
+                return self._last
+        return Snapshot(self._last.page, self._last.epoch, self._last.stamp_ns, stale=True)
+
+
+def _checksum(sequence: int, stamp_ns: int, epoch: int, page: memoryview) -> int:
+    return zlib.crc32(page, zlib.crc32(b"%d %d %d" % (sequence, stamp_ns, epoch)))
