@@ -38,6 +38,7 @@ PLAN_HEADER = np.dtype(
         ("replica", np.int64),
         ("epoch", np.int64),
         ("step", np.int64),
+        ("scheduler_epoch", np.int64),
     ]
 )
 
@@ -51,6 +52,7 @@ RESULT_HEADER = np.dtype(
         ("step", np.int64),
         ("started_ns", np.int64),
         ("finished_ns", np.int64),
+        ("scheduler_epoch", np.int64),
     ]
 )
 
@@ -66,7 +68,9 @@ class FrameError(ValueError):
 def plan_parts(plan: StepPlan) -> list[Buffer]:
     """Return the frame of a plan in parts, ready for `FrameSender.send`."""
     header = np.zeros(1, PLAN_HEADER)
-    header[0] = (PLAN_MAGIC, len(plan.rows), plan.replica, plan.epoch, plan.step)
+    header[0] = (
+        PLAN_MAGIC, len(plan.rows), plan.replica, plan.epoch, plan.step, plan.scheduler_epoch,
+    )  # fmt: skip
     return [_bytes_of(header), _bytes_of(plan.rows)]
 
 
@@ -76,6 +80,7 @@ def result_parts(result: StepResult) -> list[Buffer]:
     header[0] = (
         RESULT_MAGIC, len(result.rows), len(result.logprobs),
         result.replica, result.epoch, result.step, result.started_ns, result.finished_ns,
+        result.scheduler_epoch,
     )  # fmt: skip
     return [_bytes_of(header), _bytes_of(result.rows), _bytes_of(result.logprobs)]
 
@@ -91,7 +96,10 @@ def read_plan(frame: Buffer) -> StepPlan:
     """Return the plan in `frame`, its rows as views; raises FrameError."""
     header = _header(frame, PLAN_HEADER, PLAN_MAGIC)
     (rows,) = _arrays(frame, PLAN_HEADER.itemsize, ((PLAN_ROW, int(header["num_rows"])),))
-    return StepPlan(int(header["replica"]), int(header["epoch"]), int(header["step"]), rows)
+    return StepPlan(
+        int(header["replica"]), int(header["epoch"]), int(header["step"]), rows,
+        int(header["scheduler_epoch"]),
+    )  # fmt: skip
 
 
 def read_result(frame: Buffer) -> StepResult:
@@ -105,6 +113,7 @@ def read_result(frame: Buffer) -> StepResult:
     return StepResult(
         int(header["replica"]), int(header["epoch"]), int(header["step"]),
         int(header["started_ns"]), int(header["finished_ns"]), rows, logprobs,
+        int(header["scheduler_epoch"]),
     )  # fmt: skip
 
 

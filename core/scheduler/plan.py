@@ -150,6 +150,7 @@ class StepPlan:
     epoch: int  # of the executor it is meant for; others drop it
     step: int  # per replica, from 1, without gaps
     rows: RecordArray  # PLAN_ROW[n]
+    scheduler_epoch: int = 0  # which scheduler instance planned it; set by the scheduler's loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,7 @@ class StepResult:
     finished_ns: int
     rows: RecordArray  # RESULT_ROW[n]
     logprobs: RecordArray = field(default_factory=empty_logprobs)  # LOGPROB[m]
+    scheduler_epoch: int = 0  # of the plan; copied by the executor's loop, others drop the result
 
 
 @dataclass(frozen=True, slots=True)
