@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ipc.heartbeat import Heartbeat
 from ipc.pages import (
     ADMIN_PAGE,
     EXECUTOR_PAGE,
@@ -41,16 +42,6 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
-    """One heartbeat line: when the loop of that process stamped it last, and what it was doing."""
-
-    epoch: int
-    stamped_ns: int
-    state: str
-    busy_until_ns: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Boards:
     """All pages and heartbeats of one engine at `taken_ns` (CLOCK_MONOTONIC), by child id.
 
@@ -59,7 +50,7 @@ class Boards:
 
     taken_ns: int
     pages: Mapping[str, Page] = field(default_factory=dict)
-    pulses: Mapping[str, Pulse] = field(default_factory=dict)
+    heartbeats: Mapping[str, Heartbeat] = field(default_factory=dict)
 
     def of_kind(self, kind: str) -> list[tuple[str, Page]]:
         """Return the pages of one kind of process (`http`, `executor`, …), ordered by child id."""

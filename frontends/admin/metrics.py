@@ -181,7 +181,8 @@ def add_processes(out: Exposition, boards: Boards) -> None:
     ):
         out.add(family, zip(names, children[field].tolist(), strict=True))
     beats = [
-        (process_label(c), boards.age_s(p.stamped_ns)) for c, p in sorted(boards.pulses.items())
+        (process_label(child), boards.age_s(beat.stamp_ns))
+        for child, beat in sorted(boards.heartbeats.items())
     ]
     out.add(families.HEARTBEAT_AGE, beats)
     pages = sorted(boards.pages.items())
