@@ -4,6 +4,7 @@ Knows nothing of rows, tensors or HTTP: plain data with bounds. The executor's r
 (`core.scheduler.plan.row_dtype`) holds the same fields as fixed-layout numbers.
 """
 
+import math
 from dataclasses import dataclass
 
 
@@ -11,6 +12,7 @@ MAX_STOP_TOKEN_IDS = 16
 MAX_LOGIT_BIAS = 300
 MAX_TOP_LOGPROBS = 20
 NO_LOGPROBS = -1
+SMALLEST_POSITIVE = math.nextafter(0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +42,23 @@ class SamplingParams:
     num_prompt_logprobs: int = NO_LOGPROBS
 
     def __post_init__(self) -> None:
-        """Check every bound; a violation is the caller's bug, the edge has already answered the client."""
-        assert 0.0 <= self.temperature <= 2.0, self.temperature
-        assert 0.0 < self.top_p <= 1.0, self.top_p
-        assert self.top_k >= 0, self.top_k
-        assert 0.0 <= self.min_p <= 1.0, self.min_p
-        assert self.repetition_penalty > 0.0, self.repetition_penalty
-        assert -2.0 <= self.presence_penalty <= 2.0, self.presence_penalty
-        assert -2.0 <= self.frequency_penalty <= 2.0, self.frequency_penalty
-        assert 0 <= self.seed < 2**64, self.seed
-        assert self.min_tokens >= 0, self.min_tokens
-        assert len(self.stop_token_ids) <= MAX_STOP_TOKEN_IDS, len(self.stop_token_ids)
-        assert len(self.logit_bias) <= MAX_LOGIT_BIAS, len(self.logit_bias)
-        assert NO_LOGPROBS <= self.num_logprobs <= MAX_TOP_LOGPROBS, self.num_logprobs
-        assert NO_LOGPROBS <= self.num_prompt_logprobs <= MAX_TOP_LOGPROBS, self.num_prompt_logprobs
+        """Raise ValueError for a value out of bounds, also when decoded from a peer's frame."""
+        _bound("temperature", self.temperature, 0.0, 2.0)
+        _bound("top_p", self.top_p, SMALLEST_POSITIVE, 1.0)
+        _bound("top_k", self.top_k, 0, 2**31 - 1)
+        _bound("min_p", self.min_p, 0.0, 1.0)
+        _bound("repetition_penalty", self.repetition_penalty, SMALLEST_POSITIVE, 1e9)
+        _bound("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _bound("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _bound("seed", self.seed, 0, 2**64 - 1)
+        _bound("choice", self.choice, 0, 2**31 - 1)
+        _bound("min_tokens", self.min_tokens, 0, 2**31 - 1)
+        _bound("number of stop_token_ids", len(self.stop_token_ids), 0, MAX_STOP_TOKEN_IDS)
+        _bound("number of logit_bias", len(self.logit_bias), 0, MAX_LOGIT_BIAS)
+        _bound("num_logprobs", self.num_logprobs, NO_LOGPROBS, MAX_TOP_LOGPROBS)
+        _bound("num_prompt_logprobs", self.num_prompt_logprobs, NO_LOGPROBS, MAX_TOP_LOGPROBS)
+
+
+def _bound(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ValueError(f"{name} = {value} is out of range: {low} to {high}")
