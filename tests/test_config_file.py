@@ -1,14 +1,12 @@
 """Reading the configuration: files, overrides, and messages that name the key."""
 
-import ast
-import inspect
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from core import config as config_module
 from core.config import HeadraceConfig
+from core.config_docs import key_help
 from core.config_file import (
     config_from_json,
     config_from_table,
@@ -50,32 +48,6 @@ def written_comments(text: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-def docstrings_of_fields() -> dict[str, str]:
-    """Return {`Class.field`: the docstring under it} of core/config.py."""
-    tree = ast.parse(inspect.getsource(config_module))
-    found = {}
-    for node in tree.body:
-        if not isinstance(node, ast.ClassDef):
-            continue
-        for entry, below in zip(node.body, node.body[1:], strict=False):
-            if (
-                isinstance(entry, ast.AnnAssign)
-                and isinstance(below, ast.Expr)
-                and isinstance(below.value, ast.Constant)
-            ):
-                assert isinstance(entry.target, ast.Name)
-                found[f"{node.name}.{entry.target.id}"] = " ".join(str(below.value.value).split())
-    return found
-
-
-def section_class(path: str) -> str:
-    """Return the dataclass in which the key `path` is declared."""
-    section = path.rpartition(".")[0]
-    return {"": "HeadraceConfig", "tenants": "TenantConfig"}.get(
-        section, f"{section.capitalize()}Config"
-    )
-
-
 def test_no_file_gives_the_defaults() -> None:
     """Without a file and overrides every key has its default."""
     assert load_config() == HeadraceConfig()
@@ -96,11 +68,9 @@ def test_default_toml_comments_every_key_as_the_source_does() -> None:
     word.
     """
     comments = written_comments((CONFIGS / "default.toml").read_text())
-    docs = docstrings_of_fields()
-    expected = {
-        path: docs[f"{section_class(path)}.{path.rpartition('.')[2]}"] for path in key_paths()
+    assert {path: comment for path, (comment, _) in comments.items()} == {
+        path: " ".join(key_help(path).split()) for path in key_paths()
     }
-    assert {path: comment for path, (comment, _) in comments.items()} == expected
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.name)

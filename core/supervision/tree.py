@@ -7,7 +7,7 @@ over). Never knows: processes, pages, signals, clocks. The supervisor's loop rep
     RUNNING ── shutdown ──────────────────────────► LEAVING ── all stopped ──► OVER
        └────── give up ─► GIVING_UP ── grace over ──┘
 
-The exit code is 0 after a shutdown, 70 after giving up, 2 when the engine was never ready.
+The exit code is 0 after a shutdown, 70 after giving up, 1 when the engine was never ready.
 """
 
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ from enum import Enum
 from core.supervision.restarts import RestartBudget
 from core.supervision.spec import ChildSpec, stop_order
 from core.supervision.states import TRANSITIONS, ProcessState
-from core.supervision.watch import Beat, WatchLimits, is_hung
+from core.supervision.watch import Activity, Beat, WatchLimits, is_hung
 
 EXIT_OK = 0
-EXIT_CANNOT_START = 2
+EXIT_CANNOT_START = 1
 EXIT_GIVEN_UP = 70  # EX_SOFTWARE
 EXIT_UNUSABLE = 78  # EX_CONFIG: a child says that no restart will help
 
@@ -160,7 +160,7 @@ class SupervisionTree:
         if child.state not in (ProcessState.STARTING, ProcessState.RUNNING) or child.killed:
             return []
         if beat.epoch != child.epoch:  # nothing of this instance yet
-            beat = Beat(child.epoch, beat.activity.STARTING, 0, 0)
+            beat = Beat(child.epoch, Activity.STARTING, 0, 0)
         if child.state is ProcessState.STARTING and beat.activity.is_serving:
             child.move_to(ProcessState.RUNNING)
             self.was_ready = self.was_ready or self.is_ready

@@ -10,16 +10,15 @@ from enum import IntEnum
 
 
 class Activity(IntEnum):
-    """What a child says of itself; the values of `ipc.heartbeat.HeartbeatState` (a test keeps them
-    equal).
-    """
+    """What a child says of itself: the values of `ipc.heartbeat.HeartbeatState`."""
 
-    STARTING = 0
-    LOADING = 1
-    COMPILING = 2
-    IDLE = 3
-    BUSY = 4
-    DRAINING = 5
+    OFF = 0
+    STARTING = 1
+    LOADING = 2
+    COMPILING = 3
+    IDLE = 4
+    BUSY = 5
+    DRAINING = 6
 
     @property
     def is_serving(self) -> bool:
@@ -29,9 +28,7 @@ class Activity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The heartbeat line of a child. `until_ns` is the promised end of BUSY; `stamp_ns` 0 = never
-    stamped.
-    """
+    """The heartbeat line of a child; `until_ns` is the promised end of BUSY."""
 
     epoch: int
     activity: Activity

@@ -187,7 +187,9 @@ def test_a_busy_child_is_believed_until_the_time_it_named() -> None:
     assert tree.on_beat("executor.0.0", busy, 900 * MS + 1) != []
 
 
-@pytest.mark.parametrize("activity", [Activity.STARTING, Activity.LOADING, Activity.COMPILING])
+@pytest.mark.parametrize(
+    "activity", [Activity.OFF, Activity.STARTING, Activity.LOADING, Activity.COMPILING]
+)
 def test_a_starting_child_has_the_load_timeout(activity: Activity) -> None:
     """Loading and compiling are silent for long, and are not hung."""
     tree = make_tree()
