@@ -1,0 +1,78 @@
+"""What an executor is: it loads once, then turns each plan into a result.
+
+Owns: the `Executor` protocol and the plain settings and facts that go in and come out. Never knows:
+rings, doorbells, epochs' meaning, or how an implementation computes. The executor loop
+(`core.runtime.executor`) holds one and feeds it plans in order; `execute` blocks for the whole step.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from core.scheduler.plan import StepPlan, StepResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorSettings:
+    """Everything an executor must be told, as plain values (see `core.config.EngineConfig`)."""
+
+    model_directory: Path
+    cache_directory: Path  # compiled kernels are kept here
+    dtype: str = "bfloat16"  # or "float32"
+    replicas: int = 1  # executor processes that share this machine's cores and memory
+    threads: int = 0  # 0 = cores this process may use divided by `replicas`
+    max_model_len: int = 8192
+    max_num_batched_tokens: int = 512
+    block_size: int = 32
+    num_kv_blocks: int = 0  # 0 = from the memory that is free
+    kv_memory_fraction: float = 0.35
+    kv_memory_limit_bytes: int = 2**31
+    simulated_step_us: int = 2000
+    simulated_token_us: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorInfo:
+    """What `load` made of the settings; the scheduler sizes its block pool by it."""
+
+    num_kv_blocks: int
+    block_size: int
+    max_model_len: int  # tokens; lowered to the model's own limit
+    vocab_size: int
+    weights_bytes: int
+    kv_bytes: int
+    kernel_path: str  # "cpp", "torch" or "simulated"
+    device_name: str
+    threads: int
+    memory_table: tuple[tuple[str, int], ...] = ()  # (what, bytes): how the KV pool was sized
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorStatistics:
+    """Counters since `load`."""
+
+    steps: int
+    tokens: int  # computed positions
+    sampled_tokens: int
+    row_errors: int
+    busy_ns: int  # time inside `execute`
+
+
+class Executor(Protocol):
+    """One replica's compute. Not thread-safe; called by one loop."""
+
+    def load(self) -> ExecutorInfo:
+        """Load the model and allocate the KV pool; raises ModelError or StartError."""
+        ...
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Compute one step. Rows that cannot be computed carry an error; the others are unharmed.
+
+        Plans come in the scheduler's order; a row with FEEDBACK starts with the token that the
+        same row and generation sampled last.
+        """
+        ...
+
+    def statistics(self) -> ExecutorStatistics:
+        """Return counters."""
+        ...
