@@ -30,7 +30,7 @@ class MessagePort(Protocol[InT, OutT_contra]):
     """Typed messages to and from peers."""
 
     def receive(self, limit: int) -> list[Received[InT]]:
-        """Return up to `limit` messages, oldest first; undecodable frames are counted and dropped."""
+        """Return up to `limit` messages, oldest first; undecodable frames are only counted."""
         ...
 
     def send(self, message: OutT_contra, peer: bytes = b"") -> bool:

@@ -5,7 +5,7 @@ Owns: the file `heartbeats` (HEARTBEATS_LAYOUT). Never knows: how long is too lo
 a hung loop falls silent.
 
     line of slot s, at 64 + 64 * s, eight u64:
-    0 epoch          of the instance that serves, written once it is ready; peers resynchronize on it
+    0 epoch          of the instance that serves, set once it is ready; peers resynchronize on it
     1 state          HeartbeatState
     2 busy_until_ns  until when silence is expected (BUSY, COMPILING, LOADING); 0 = no promise
     3 stamp_ns       CLOCK_MONOTONIC of the loop's last step, written last

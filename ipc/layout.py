@@ -92,7 +92,7 @@ class Layout:
         )
 
     def views(self, segment: Segment) -> dict[str, AnyArray]:
-        """Return the arrays, read-only if the segment is; LayoutVersionError if the header differs."""
+        """Return the arrays, read-only as the segment is; LayoutVersionError if it has others."""
         self._check(segment)
         return {
             name: np.frombuffer(
@@ -145,5 +145,5 @@ def anonymous_segment(layout: Layout) -> Segment:
 
 
 def records_layout(name: str, dtype: np.dtype[Any], num_records: int, version: int = 1) -> Layout:
-    """Return the layout of one array called `records`, e.g. the rows of a replica or a span arena."""
+    """Return the layout of one array called `records`, e.g. the rows of a replica."""
     return Layout(name, version, {"records": ArraySpec(dtype, (num_records,))}, (num_records,))

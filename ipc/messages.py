@@ -1,7 +1,7 @@
-"""Typed frames of the control plane: what ctl, admin workers, scheduler and supervisor say to each other.
+"""Typed frames of the control plane, between ctl, admin workers, scheduler and supervisor.
 
-A control command travels as `ControlCall` and is answered by exactly one `ControlReply`. Which commands exist, their
-arguments, help, permission and confirmation is declared in `ipc.control`, one file each.
+A control command travels as `ControlCall` and is answered by exactly one `ControlReply`. Which
+commands exist, their arguments, help, permission and confirmation is declared in `ipc.control`.
 """
 
 import msgspec
@@ -18,7 +18,7 @@ class ControlCall(msgspec.Struct, frozen=True, tag="control"):
 
 
 class ControlReply(msgspec.Struct, frozen=True, tag="control_reply"):
-    """The answer to one call. `error` "" = done; `step` = the step boundary at which it was applied."""
+    """The answer to one call. `error` "" = done; `step` = the boundary at which it was applied."""
 
     call_id: int
     result: dict[str, object] = {}

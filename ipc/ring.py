@@ -38,7 +38,7 @@ from then on.
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import Final, NoReturn
+from typing import Final
 
 import numpy as np
 
@@ -188,7 +188,7 @@ class RingReader:
             return None
         payload = self._read(self._next)
         if payload is None:
-            self._resynchronize()  # raises
+            raise self._resynchronize()
         self._next += 1
         self._received += 1
         return payload
@@ -225,15 +225,13 @@ class RingReader:
         for _ in range(_READ_ATTEMPTS):
             found, length, crc, _, _ = _SLOT_HEADER.unpack_from(slot)
             if found == sequence and length <= self._memory.slot_bytes:
-                payload: memoryview = slot[
-                    _SLOT_HEADER.size : _SLOT_HEADER.size + length
-                ].toreadonly()
+                payload: memoryview = slot[_SLOT_HEADER.size :][:length].toreadonly()
                 if _checksum(sequence, payload) == crc:
                     return payload
         return None
 
-    def _resynchronize(self) -> NoReturn:
-        """Jump to the writer's position and tell how many frames that cost."""
+    def _resynchronize(self) -> BrokenRingError:
+        """Jump to the writer's position and return how many frames that cost."""
         head = self._trusted_head()
         num_lost = head - self._next
         holds_frames = self._acked != self._next
@@ -241,7 +239,7 @@ class RingReader:
         if not holds_frames:
             self.acknowledge()
         self._errors += 1
-        raise BrokenRingError(num_lost, f"reader {self._index} found a damaged slot before {head}")
+        return BrokenRingError(num_lost, f"reader {self._index} found a damaged slot before {head}")
 
     def _trusted_head(self) -> int:
         """Return the writer's head, or our own position while that word is damaged."""

@@ -1,0 +1,187 @@
+"""A process's first lines: how a supervisor hands over and how a child takes up.
+
+Owns: the setup (`ChildSetup`) on an inherited fd, the wish to die with the parent, SIGTERM, the log
+line format, and the child's own heartbeat line. Never knows: what the child does (`core.runtime`,
+`frontends`), or when it is restarted.
+
+    parent                                          child
+    write_setup(setup) → fd (memfd)                 argv[1] = fd → ChildSetup, fd closed
+    child_command(module, fd), pass_fds = [fd, *]   Child.attach(argv)
+    keeps the write end of the pipe "death"         PR_SET_PDEATHSIG, then getppid again
+    SIGTERM                                         stop_requested, `stop_doorbell` becomes readable
+    reads its heartbeat line                        stamp() at every step, serving() once ready
+
+Two deaths are covered: PR_SET_PDEATHSIG kills the child at once; the pipe "death" reaches its end
+when the last holder of the write end is gone, which also a process that has changed its parent (or
+the janitor) can see.
+"""
+
+import ctypes
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+from ipc.doorbell import Doorbell
+from ipc.errors import ChildSetupError
+from ipc.heartbeat import Heartbeat, HeartbeatLine, Heartbeats, HeartbeatState
+from ipc.run_directory import RunDirectory
+from ipc.segment import Segment
+
+MAX_SETUP_BYTES = 16 * 1024 * 1024
+_PR_SET_PDEATHSIG = 1
+_LOG_FORMAT = "%(asctime)s %(levelname)s {child_id} %(message)s"
+
+
+class ChildSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a child is told at its start."""
+
+    child_id: str  # e.g. "executor.0.1"
+    epoch: int  # of this instance, from 1
+    slot: int  # its heartbeat line
+    run_dir: str
+    parent_pid: int
+    peers: dict[str, int]  # child id → heartbeat slot, of all children
+    fds: dict[str, int]  # doorbells, listening sockets, "death"
+    config: msgspec.Raw = msgspec.Raw(b"null")  # HeadraceConfig as JSON
+    model: msgspec.Raw = msgspec.Raw(b"null")  # facts of the model as JSON
+    log_level: str = "INFO"
+
+
+def write_setup(setup: ChildSetup) -> int:
+    """Return an fd from which the child reads `setup`; to be passed on and then closed."""
+    fd = os.memfd_create("child-setup", os.MFD_CLOEXEC)
+    with os.fdopen(fd, "wb", closefd=False) as file:
+        file.write(msgspec.json.encode(setup))
+    return fd
+
+
+def read_setup(fd: int) -> ChildSetup:
+    """Return the setup that lies in `fd`; raises ChildSetupError."""
+    try:
+        return msgspec.json.decode(os.pread(fd, MAX_SETUP_BYTES, 0), type=ChildSetup)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ChildSetupError(f"fd {fd} holds no setup of a child: {error}") from error
+
+
+def child_command(module: str, setup_fd: int) -> list[str]:
+    """Return the command line of a child: -P keeps the current directory off the import path."""
+    return [sys.executable, "-P", "-m", module, str(setup_fd)]
+
+
+def inherited_fds(setup: ChildSetup, setup_fd: int) -> tuple[int, ...]:
+    """Return what must stand in `pass_fds`."""
+    return (setup_fd, *sorted(set(setup.fds.values())))
+
+
+class Child:
+    """This process as a child of the supervisor. One per process, made by `attach`."""
+
+    def __init__(self, setup: ChildSetup, heartbeats: Segment, stop_doorbell: Doorbell) -> None:
+        """For `attach` and for tests; installs nothing."""
+        self.setup = setup
+        self.run_directory = RunDirectory.attach(Path(setup.run_dir))
+        self.stop_doorbell = stop_doorbell
+        self.stop_requested = False
+        self._line = HeartbeatLine(heartbeats, setup.slot)
+        self._heartbeats = Heartbeats(heartbeats)
+
+    @classmethod
+    def attach(cls, argv: Sequence[str]) -> "Child":
+        """Take up this process's setup, signals, logging and heartbeat line.
+
+        Raises ChildSetupError if it was not started by a supervisor that still lives.
+        """
+        if len(argv) != 2 or not argv[1].isdecimal():
+            raise ChildSetupError(f"{argv[0]} is started by `headrace serve`, not by hand")
+        setup_fd = int(argv[1])
+        setup = read_setup(setup_fd)
+        os.close(setup_fd)
+        die_with_parent(setup.parent_pid)
+        heartbeats = Segment.open(RunDirectory.attach(Path(setup.run_dir)).heartbeats)
+        child = cls(setup, heartbeats, Doorbell.create())
+        signal.signal(signal.SIGTERM, child.handle_sigterm)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the supervisor's
+        _log_to_stderr(setup.child_id, setup.log_level)
+        return child
+
+    @property
+    def child_id(self) -> str:
+        """Its own name, e.g. "tokenizer.0"."""
+        return self.setup.child_id
+
+    @property
+    def epoch(self) -> int:
+        """Which instance of that name this is."""
+        return self.setup.epoch
+
+    def fd(self, name: str) -> int:
+        """Return an inherited fd; raises ChildSetupError if none of that name was passed."""
+        try:
+            return self.setup.fds[name]
+        except KeyError:
+            raise ChildSetupError(f"{self.child_id} was given no fd named {name!r}") from None
+
+    def doorbell(self, name: str) -> Doorbell:
+        """Return an inherited doorbell, e.g. "plan.0.0"."""
+        return Doorbell(self.fd(name))
+
+    def listening_socket(self, name: str) -> socket.socket:
+        """Return an inherited, bound TCP socket: "http" or "admin"."""
+        return socket.socket(fileno=self.fd(name))
+
+    def stamp(self, state: HeartbeatState, now_ns: int, busy_until_ns: int = 0) -> None:
+        """Say that the loop runs; called by the loop itself, at every step."""
+        self._line.stamp(state, now_ns, busy_until_ns)
+
+    def serving(self) -> None:
+        """Say that this instance is ready: its epoch appears in its heartbeat line."""
+        self._line.serve(self.epoch)
+
+    def peer(self, child_id: str) -> Heartbeat:
+        """Return the heartbeat of another child; raises ChildSetupError if there is none such."""
+        return self._heartbeats.read(self.peer_slot(child_id))
+
+    def peer_epoch(self, child_id: str) -> int:
+        """Return the epoch of which another child serves, 0 = none yet."""
+        return self._heartbeats.epoch(self.peer_slot(child_id))
+
+    def peer_slot(self, child_id: str) -> int:
+        """Return the heartbeat slot of another child."""
+        try:
+            return self.setup.peers[child_id]
+        except KeyError:
+            raise ChildSetupError(f"{self.child_id} knows no peer {child_id!r}") from None
+
+    def parent_is_gone(self) -> bool:
+        """Return whether the pipe "death" has reached its end; for pollers that watch its fd."""
+        poller = select.poll()
+        poller.register(self.fd("death"), select.POLLIN)
+        return bool(poller.poll(0))
+
+    def handle_sigterm(self, signal_number: int, frame: FrameType | None) -> None:
+        """Ask the loop to stop, and wake it."""
+        self.stop_requested = True
+        self.stop_doorbell.ring()
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Let the kernel kill this process when its parent dies; ChildSetupError if it has."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise ChildSetupError(f"PR_SET_PDEATHSIG: {os.strerror(ctypes.get_errno())}")
+    if os.getppid() != parent_pid:
+        raise ChildSetupError(f"the supervisor (pid {parent_pid}) died during the start")
+
+
+def _log_to_stderr(child_id: str, level: str) -> None:
+    logging.basicConfig(
+        stream=sys.stderr, level=level, format=_LOG_FORMAT.format(child_id=child_id), force=True
+    )

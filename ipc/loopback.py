@@ -1,0 +1,249 @@
+"""Channels inside one process: the same promises as zmq ports and shared-memory rings, by plain
+queues.
+
+Owns: queues with the same capacities and the same words for full, gone and lost. Never knows:
+loops, clocks. For the tests and simulations that run several loops in one thread; messages still
+pass their codecs, so that nothing is shared by reference.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic
+
+from ipc.channel import Buffer, FrameStatistics, InT, OutT, Received
+from ipc.codec import Codec
+from ipc.errors import BrokenRingError, FrameError
+from ipc.ports import DEFAULT_HIGH_WATER_MARK
+
+
+@dataclass(slots=True)
+class LoopbackNetwork:
+    """Stands in for a zmq context: which router serves which url."""
+
+    routers: dict[str, "LoopbackRouter[Any, Any]"] = field(default_factory=dict)
+
+
+class _Inbox(Generic[InT]):
+    """A bounded queue of frames from one peer and their decoding."""
+
+    def __init__(self, receives: Codec[InT], capacity: int) -> None:
+        self._receives = receives
+        self._capacity = capacity
+        self._frames: deque[tuple[bytes, bytes]] = deque()  # peer, frame
+        self.dropped_frames = 0
+
+    def put(self, peer: bytes, frame: bytes) -> bool:
+        if len(self._frames) >= self._capacity:
+            return False
+        self._frames.append((peer, frame))
+        return True
+
+    def take(self, limit: int) -> list[Received[InT]]:
+        messages: list[Received[InT]] = []
+        for _ in range(min(limit, len(self._frames))):
+            peer, frame = self._frames.popleft()
+            try:
+                messages.append(Received(peer, self._receives.decode(frame)))
+            except FrameError:
+                self.dropped_frames += 1
+        return messages
+
+
+class LoopbackRouter(Generic[InT, OutT]):
+    """The serving end at `url`, as RouterPort."""
+
+    def __init__(
+        self,
+        network: LoopbackNetwork,
+        url: str,
+        receives: Codec[InT],
+        sends: Codec[OutT],
+        high_water_mark: int = DEFAULT_HIGH_WATER_MARK,
+    ) -> None:
+        """Serve `url` from now on; a predecessor is gone."""
+        self._inbox = _Inbox(receives, high_water_mark)
+        self._sends = sends
+        self._network = network
+        self._url = url
+        self._peers: dict[bytes, LoopbackDealer[Any, Any]] = {}
+        network.routers[url] = self
+
+    @property
+    def dropped_frames(self) -> int:
+        """Frames that were no message."""
+        return self._inbox.dropped_frames
+
+    def receive(self, limit: int) -> list[Received[InT]]:
+        """Return up to `limit` messages, oldest first."""
+        return self._inbox.take(limit)
+
+    def send(self, message: OutT, peer: bytes = b"") -> bool:
+        """Send to `peer`; False = it is gone or its queue is full."""
+        frame = self._sends.encode(message)
+        dealer = self._peers.get(peer)
+        return dealer is not None and dealer.deliver(frame)
+
+    def deliver(self, frame: bytes, dealer: "LoopbackDealer[Any, Any]") -> bool:
+        """Take a frame of `dealer`; its identity belongs to it from now on."""
+        self._peers[dealer.identity] = dealer
+        return self._inbox.put(dealer.identity, frame)
+
+    def forget(self, dealer: "LoopbackDealer[Any, Any]") -> None:
+        """The dealer has closed."""
+        if self._peers.get(dealer.identity) is dealer:
+            del self._peers[dealer.identity]
+
+    def close(self) -> None:
+        """Stop serving; queued messages are dropped."""
+        if self._network.routers.get(self._url) is self:
+            del self._network.routers[self._url]
+
+
+class LoopbackDealer(Generic[InT, OutT]):
+    """A peer of the router at `url`, as DealerPort."""
+
+    def __init__(
+        self,
+        network: LoopbackNetwork,
+        url: str,
+        identity: bytes,
+        receives: Codec[InT],
+        sends: Codec[OutT],
+        high_water_mark: int = DEFAULT_HIGH_WATER_MARK,
+    ) -> None:
+        self.identity = identity
+        self._inbox = _Inbox(receives, high_water_mark)
+        self._sends = sends
+        self._network = network
+        self._url = url
+
+    @property
+    def dropped_frames(self) -> int:
+        """Frames that were no message."""
+        return self._inbox.dropped_frames
+
+    def receive(self, limit: int) -> list[Received[InT]]:
+        """Return up to `limit` messages, oldest first."""
+        return self._inbox.take(limit)
+
+    def send(self, message: OutT, peer: bytes = b"") -> bool:
+        """Send to the server (`peer` must be b""); False = it is away or the queue is full."""
+        assert peer == b"", peer
+        return self.send_frame(self._sends.encode(message))
+
+    def send_frame(self, frame: bytes) -> bool:
+        """Send raw bytes, which may be no message: what a faulty peer would do."""
+        router = self._network.routers.get(self._url)
+        return router is not None and router.deliver(frame, self)
+
+    def deliver(self, frame: bytes) -> bool:
+        """Take a frame of the router."""
+        return self._inbox.put(b"", frame)
+
+    def close(self) -> None:
+        """Leave; the router's sends to this identity fail from now on."""
+        router = self._network.routers.get(self._url)
+        if router is not None:
+            router.forget(self)
+
+
+class LoopbackRing:
+    """A ring without shared memory: `writer` and `readers[i]` keep the promises of `ipc.ring`."""
+
+    def __init__(self, num_slots: int, slot_bytes: int, num_readers: int = 1) -> None:
+        self.num_slots = num_slots
+        self.slot_bytes = slot_bytes
+        self.frames: dict[int, bytes | None] = {}  # by sequence; None = damaged
+        self.head = 1
+        self.floor = 1
+        self.acked = [1] * num_readers
+        self.writer = LoopbackRingWriter(self)
+        self.readers = [LoopbackRingReader(self, index) for index in range(num_readers)]
+
+    def damage(self, sequence: int) -> None:
+        """Make frame `sequence` (from 1) unreadable, as a torn slot is."""
+        self.frames[sequence] = None
+
+
+class LoopbackRingWriter:
+    """The writing end; a new instance continues at the ring's head."""
+
+    def __init__(self, ring: LoopbackRing) -> None:
+        self._ring = ring
+        self._sent = 0
+
+    @property
+    def max_frame_bytes(self) -> int:
+        """The largest frame that fits, bytes."""
+        return self._ring.slot_bytes
+
+    def send(self, parts: Sequence[Buffer]) -> bool:
+        """Append one frame; False = full. Raises FrameError if it can never fit."""
+        ring = self._ring
+        frame = b"".join(bytes(part) for part in parts)
+        if len(frame) > ring.slot_bytes:
+            raise FrameError(f"a frame of {len(frame)} bytes exceeds the slot of {ring.slot_bytes}")
+        if ring.head - min(ring.acked) >= ring.num_slots:
+            return False
+        ring.frames.pop(ring.head - ring.num_slots, None)
+        ring.frames[ring.head] = frame
+        ring.head += 1
+        self._sent += 1
+        return True
+
+    def reset(self) -> None:
+        """Void every frame sent so far."""
+        self._ring.floor = self._ring.head
+
+    def statistics(self) -> FrameStatistics:
+        """Return counters."""
+        ring = self._ring
+        return FrameStatistics(ring.num_slots, ring.head - min(ring.acked), self._sent, 0, 0)
+
+
+class LoopbackRingReader:
+    """One reading end; a new instance takes up at what was acknowledged."""
+
+    def __init__(self, ring: LoopbackRing, reader_index: int = 0) -> None:
+        self._ring = ring
+        self._index = reader_index
+        self._next = ring.acked[reader_index]
+        self._received = 0
+        self._errors = 0
+
+    def attach_at_head(self) -> None:
+        """Forget all that was sent so far."""
+        self._next = self._ring.head
+        self.acknowledge()
+
+    def receive(self) -> memoryview | None:
+        """Return the next frame or None; raises BrokenRingError once when frames were lost."""
+        ring = self._ring
+        if self._next < ring.floor:
+            self._next = ring.floor
+            self.acknowledge()
+        if self._next == ring.head:
+            return None
+        frame = ring.frames[self._next]
+        if frame is None:
+            raise self._resynchronize()
+        self._next += 1
+        self._received += 1
+        return memoryview(frame)
+
+    def acknowledge(self) -> None:
+        """Give back the slots of all frames returned (or lost) so far."""
+        self._ring.acked[self._index] = self._next
+
+    def statistics(self) -> FrameStatistics:
+        """Return counters."""
+        ring = self._ring
+        num_used = ring.head - ring.acked[self._index]
+        return FrameStatistics(ring.num_slots, num_used, 0, self._received, self._errors)
+
+    def _resynchronize(self) -> BrokenRingError:
+        num_lost = self._ring.head - self._next
+        self._next = self._ring.head
+        self._errors += 1
+        return BrokenRingError(num_lost, f"reader {self._index} found a damaged frame")
