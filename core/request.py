@@ -1,7 +1,7 @@
 """A request, its states and the one table of transitions.
 
-Owns: what the scheduler knows of a request, and how its status may change. Never knows: text, sockets,
-tensors, clocks. The token ids live in shared memory and are seen here as one numpy view.
+Owns: what the scheduler knows of a request, and how its status may change. Never knows: text,
+sockets, tensors, clocks. The token ids live in shared memory and are seen here as one numpy view.
 """
 
 from dataclasses import dataclass, field
@@ -73,9 +73,11 @@ FINISH_REASONS: dict[RequestStatus, FinishReason] = {
 class Request:
     """One sequence to generate. An operation with n choices is n requests.
 
-    `token_ids` is the span, int32[prompt_len + max_tokens]: the prompt, then the generated ids, written by
-    the scheduler as they are sampled; `prompt_len` never changes. `prompt_digests` are the chained 128-bit
-    digests of the full prompt blocks. All times are CLOCK_MONOTONIC ns; deadline 0 = none.
+    `token_ids` is the span, int32[prompt_len + max_tokens]: the prompt, then the generated ids,
+    written by the scheduler as they are sampled; `prompt_len` never changes. `prompt_digests` are
+    the chained 128-bit digests of the full prompt blocks. All times are CLOCK_MONOTONIC ns; a
+    deadline of 0 is none. While the request runs, the truth about its tokens is in the running
+    table; the counters here are set when it leaves its row.
     """
 
     request_id: int  # unique over restarts: tokenizer index, its epoch, a counter
@@ -105,7 +107,14 @@ class Request:
     num_preemptions: int = 0
     num_crashes: int = 0
     first_start_ns: int = 0
+    first_token_ns: int = 0
     rejection: Rejection | None = None
+
+    order: int = 0  # place among all arrivals; preemption and failover keep it
+    tenant_index: int = 0  # of `tenant` in core.metering
+    num_pins: int = 0  # vacated rows that plans in flight still name: the span must stay
+    num_scored_tokens: int = 0  # prompt tokens whose log-probabilities were delivered
+    block_digests: list[bytes] = field(default_factory=list, repr=False)  # chain of its full blocks
 
     @property
     def num_tokens(self) -> int:

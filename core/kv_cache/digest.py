@@ -1,0 +1,54 @@
+"""Names of KV blocks by content: a chain of keyed 128-bit digests.
+
+Owns: how a block's name follows from the secret of this boot, the namespace and all tokens up to
+its end. Never knows: blocks, caches, requests. The chain starts from a digest of (tenant, adapter),
+each with its length in front, so no two namespaces can share a name and no client can choose or
+predict one.
+"""
+
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+
+import numpy as np
+import numpy.typing as npt
+
+DIGEST_BYTES = 16
+MAX_SECRET_BYTES = 64
+
+_NAMESPACE = b"namespace"
+_BLOCK = b"block"
+
+
+def namespace_digest(secret: bytes, tenant: str, adapter: str) -> bytes:
+    """Return the start of the chain of everything `tenant` computes with `adapter`, 16 bytes."""
+    hasher = blake2b(key=secret, digest_size=DIGEST_BYTES, person=_NAMESPACE)
+    for part in (tenant.encode(), adapter.encode()):
+        hasher.update(len(part).to_bytes(4, "little"))
+        hasher.update(part)
+    return hasher.digest()
+
+
+def block_digest(secret: bytes, parent: bytes, token_ids: npt.NDArray[np.int32]) -> bytes:
+    """Return the name, 16 bytes, of the block `token_ids` (int32[block_size]) behind `parent`."""
+    content = parent + token_ids.tobytes()
+    return blake2b(content, key=secret, digest_size=DIGEST_BYTES, person=_BLOCK).digest()
+
+
+def chain_digests(
+    secret: bytes, parent: bytes, token_ids: npt.NDArray[np.int32], block_size: int
+) -> Iterator[bytes]:
+    """Yield the name of each full block of `token_ids` (int32[n]), the first behind `parent`."""
+    for start in range(0, len(token_ids) - block_size + 1, block_size):
+        parent = block_digest(secret, parent, token_ids[start : start + block_size])
+        yield parent
+
+
+def join_digests(digests: Sequence[bytes]) -> bytes:
+    """Concatenate digests for a message."""
+    return b"".join(digests)
+
+
+def split_digests(joined: bytes) -> tuple[bytes, ...]:
+    """Undo `join_digests`; a cut-off last digest is dropped."""
+    whole = len(joined) - len(joined) % DIGEST_BYTES
+    return tuple(joined[i : i + DIGEST_BYTES] for i in range(0, whole, DIGEST_BYTES))

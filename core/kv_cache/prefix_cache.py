@@ -1,0 +1,64 @@
+"""Which block holds the content with a given digest.
+
+Owns: the two-way map between digests and blocks, at most one entry a block. Never knows: how
+digests are made, who holds a block, when it is evicted. Only blocks whose every token was computed
+and acknowledged are entered here.
+"""
+
+from collections.abc import Sequence
+
+
+class PrefixCache:
+    """A map digest → block and its inverse; bounded by the number of blocks."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._blocks: dict[bytes, int] = {}
+        self._digests: dict[int, bytes] = {}
+
+    def __len__(self) -> int:
+        """Return the number of blocks that can be found."""
+        return len(self._blocks)
+
+    def match(self, digests: Sequence[bytes], limit: int) -> list[int]:
+        """Return the blocks of the longest known prefix of `digests`, at most `limit`."""
+        found: list[int] = []
+        for digest in digests[:limit]:
+            block_id = self._blocks.get(digest)
+            if block_id is None:
+                break
+            found.append(block_id)
+        return found
+
+    def insert(self, digest: bytes, block_id: int) -> bool:
+        """Enter a block; False = another block already has this content, and it stays."""
+        if digest in self._blocks:
+            return False
+        assert block_id not in self._digests, block_id
+        self._blocks[digest] = block_id
+        self._digests[block_id] = digest
+        return True
+
+    def forget(self, block_id: int) -> bool:
+        """Drop the entry of `block_id`; False = it had none."""
+        digest = self._digests.pop(block_id, None)
+        if digest is None:
+            return False
+        del self._blocks[digest]
+        return True
+
+    def __contains__(self, block_id: int) -> bool:
+        """Tell whether the content of `block_id` can be found."""
+        return block_id in self._digests
+
+    def clear(self) -> list[int]:
+        """Forget everything; return the blocks that had entries."""
+        block_ids = list(self._digests)
+        self._blocks.clear()
+        self._digests.clear()
+        return block_ids
+
+    def check_integrity(self) -> None:
+        """Assert that both maps say the same."""
+        assert len(self._blocks) == len(self._digests)
+        assert all(self._digests[block] == digest for digest, block in self._blocks.items())
