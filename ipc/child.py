@@ -51,7 +51,7 @@ class ChildSetup(msgspec.Struct, frozen=True, kw_only=True):
     peers: dict[str, int]  # child id → heartbeat slot, of all children
     fds: dict[str, int]  # doorbells, listening sockets, "death"
     config: msgspec.Raw = msgspec.Raw(b"null")  # HeadraceConfig as JSON
-    model: msgspec.Raw = msgspec.Raw(b"null")  # facts of the model as JSON
+    model: msgspec.Raw = msgspec.Raw(b"null")  # core.model_card.ModelCard as JSON
     log_level: str = "INFO"
 
 
