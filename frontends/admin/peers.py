@@ -1,0 +1,108 @@
+"""Calls to the processes that execute commands: the scheduler's inbox and the supervisor's socket.
+
+Owns: call numbers, the calls that wait for an answer, and the bound on both. Never knows: what a
+command does. A call that is not answered in time stays known for a while, so that a late answer can
+still be written into the audit log.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ipc.channel import Received
+from ipc.messages import ControlCall, ControlReply
+
+MAX_PENDING_CALLS = 256
+LATE_ANSWER_S = 60.0
+
+LateAnswer = Callable[[ControlCall, ControlReply], None]
+
+
+class CallPort(Protocol):
+    """The port of a peer: `ipc.async_port.AsyncPort` in production."""
+
+    async def receive(self, limit: int = 64) -> list[Received[ControlReply]]:
+        """Wait for replies."""
+        ...
+
+    def send_nowait(self, message: ControlCall, peer: bytes = b"") -> bool:
+        """Send, or return False."""
+        ...
+
+
+class NotDeliveredError(Exception):
+    """The peer is away or too many calls wait for it: nothing was done."""
+
+
+class NotConfirmedError(Exception):
+    """The call was handed over and not answered in time: it may still be carried out."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """A call on its way; `answer` is None once nobody waits for it any more."""
+
+    call: ControlCall
+    answer: asyncio.Future[ControlReply] | None
+    expiry: asyncio.TimerHandle
+
+
+class Peer:
+    """One process that executes commands."""
+
+    def __init__(self, port: CallPort, on_late_answer: LateAnswer) -> None:
+        """Speak through `port`; `run` has to run for answers to arrive."""
+        self._port = port
+        self._on_late_answer = on_late_answer
+        self._pending: dict[int, Pending] = {}
+        self._call_ids = itertools.count(1)
+
+    @property
+    def num_pending(self) -> int:
+        """Calls whose answer may still come."""
+        return len(self._pending)
+
+    async def run(self) -> None:
+        """Hand answers to their callers, until cancelled."""
+        while True:
+            for received in await self._port.receive():
+                self._answer(received.message)
+
+    async def call(self, call: ControlCall, timeout_s: float) -> ControlReply:
+        """Return the answer to `call` (its number is replaced by ours).
+
+        Raises NotDeliveredError or NotConfirmedError, the latter `timeout_s` after the call was
+        sent.
+        """
+        loop = asyncio.get_running_loop()
+        sent = replace_id(call, next(self._call_ids))
+        if len(self._pending) >= MAX_PENDING_CALLS or not self._port.send_nowait(sent):
+            raise NotDeliveredError
+        answer: asyncio.Future[ControlReply] = loop.create_future()
+        expiry = loop.call_later(LATE_ANSWER_S, self._pending.pop, sent.call_id, None)
+        self._pending[sent.call_id] = Pending(sent, answer, expiry)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            raise NotConfirmedError from None
+        finally:
+            if sent.call_id in self._pending:
+                self._pending[sent.call_id].answer = None
+
+    def _answer(self, reply: ControlReply) -> None:
+        pending = self._pending.pop(reply.call_id, None)
+        if pending is None:
+            return
+        pending.expiry.cancel()
+        if pending.answer is None or pending.answer.done():
+            self._on_late_answer(pending.call, reply)
+        else:
+            pending.answer.set_result(reply)
+
+
+def replace_id(call: ControlCall, call_id: int) -> ControlCall:
+    """Return `call` under another number and without its key, which stays in front of the pool."""
+    return ControlCall(call_id, call.command, call.args, key="", actor=call.actor)

@@ -1,0 +1,146 @@
+"""What `status`, and other commands when their process is silent, say from the board alone. Pure.
+
+Owns: the shape of these answers, as declared in `ipc.control`. Never knows: sockets, or who asks.
+"""
+
+import math
+
+import numpy as np
+
+from core.config import SupervisionConfig
+from core.errors import RejectionReason
+from core.supervision.states import ProcessState
+from frontends.admin.metrics import EngineFacts, block_counts, kv_usage, replicas_of
+from frontends.boards import Boards, text_of
+from frontends.health import assess, last_step_age_s, oldest_wait_s
+
+STALE_S = 1.0
+
+Record = dict[str, object]
+
+
+def status(boards: Boards, name: str, facts: EngineFacts, limits: SupervisionConfig) -> Record:
+    """Return the result of `status`."""
+    supervisor = boards.record("supervisor")
+    started_ns = int(supervisor["started_ns"])
+    return {
+        "name": name,
+        "model": facts.model_name,
+        "uptime_s": round(boards.age_s(started_ns), 3) if started_ns else None,
+        "stopping": bool(supervisor["stopping"]),
+        "health": assess(boards, limits).as_dict(),
+        "load": load(boards),
+        "replicas": replicas(boards),
+        "processes": processes(boards),
+        "tenants": tenants(boards),
+        **freshness(boards),
+    }
+
+
+def freshness(boards: Boards) -> Record:
+    """Return how old the scheduler's page is."""
+    page = boards.pages.get("scheduler")
+    age_s = boards.age_s(page.written_ns) if page is not None else None
+    return {"stale": age_s is None or age_s > STALE_S, "as_of_age_s": rounded(age_s)}
+
+
+def load(boards: Boards) -> Record:
+    """Return the engine's load and what it has done so far."""
+    page = boards.record("scheduler")
+    return {
+        **{field: int(page[field]) for field in ("num_waiting", "num_running", "num_preempted")},
+        "waiting_tokens": int(page["waiting_tokens"]),
+        "oldest_wait_s": rounded(oldest_wait_s(boards)),
+        "kv_usage": round(kv_usage(page), 4),
+        "prompt_tokens": int(page["prompt_tokens"]),
+        "cached_tokens": int(page["cached_tokens"]),
+        "generated_tokens": int(page["generated_tokens"]),
+        "preemptions": int(page["preemptions"]),
+        "steps": int(page["steps"]),
+        "last_step_age_s": rounded(last_step_age_s(boards)),
+        "draining": bool(page["draining"]),
+    }
+
+
+def replicas(boards: Boards) -> list[Record]:
+    """Return a record per replica."""
+    return [
+        {
+            "replica": index,
+            "epoch": int(row["epoch"]),
+            "step": int(row["step"]),
+            "num_running": int(row["num_running"]),
+            **{f"{state}_blocks": count for state, count in block_counts(row).items()},
+            "draining": bool(row["draining"]),
+            "last_step_age_s": since(boards, row, "last_step_ns"),
+            "plan_age_s": since(boards, row, "plan_sent_ns"),
+        }
+        for index, row in enumerate(replicas_of(boards.record("scheduler")))
+    ]
+
+
+def processes(boards: Boards) -> list[Record]:
+    """Return a record per process that the supervisor has."""
+    supervisor = boards.record("supervisor")
+    return [
+        process(boards, row) for row in supervisor["children"][: int(supervisor["num_children"])]
+    ]
+
+
+def process(boards: Boards, row: np.void) -> Record:
+    """Return what the supervisor and its own heartbeat say of one process."""
+    child = text_of(row["name"])
+    beat = boards.heartbeats.get(child)
+    return {
+        "process": child,
+        "pid": int(row["pid"]),
+        "epoch": int(row["epoch"]),
+        "state": state_name(int(row["state"])),
+        "activity": beat.state.name.lower() if beat is not None else None,
+        "restarts": int(row["restarts"]),
+        "heartbeat_age_s": rounded(boards.age_s(beat.stamp_ns)) if beat else None,
+    }
+
+
+def state_name(value: int) -> str:
+    """Return the name of a process state; a number this version does not know stays a number."""
+    return ProcessState(value).name.lower() if value in list(ProcessState) else str(value)
+
+
+def tenants(boards: Boards) -> list[Record]:
+    """Return a record per tenant."""
+    page = boards.record("scheduler")
+    return [tenant(row) for row in page["tenants"][: int(page["num_tenants"])]]
+
+
+def tenant(row: np.void) -> Record:
+    """Return what the scheduler says of one tenant."""
+    counts = (
+        "num_waiting", "num_running", "num_preempted", "held_blocks", "requests",
+        "prompt_tokens", "cached_tokens", "generated_tokens", "preemptions",
+    )  # fmt: skip
+    rejected = {r.code: int(row["rejections"][r]) for r in RejectionReason if row["rejections"][r]}
+    return {
+        "tenant": text_of(row["name"]),
+        **{field: int(row[field]) for field in counts},
+        "rejections": rejected,
+    }
+
+
+def requests_from_board(boards: Boards, tenant_name: str | None) -> Record:
+    """Return the result of `requests` when the scheduler is silent: counts per tenant instead of a
+    list."""
+    rows = [row for row in tenants(boards) if tenant_name in (None, row["tenant"])]
+    fields = ("num_waiting", "num_running", "num_preempted")
+    total = sum(int(str(row[field])) for row in rows for field in fields)
+    return {"requests": [], "total": total, "tenants": rows, **freshness(boards), "stale": True}
+
+
+def since(boards: Boards, row: np.void, field: str) -> float | None:
+    """Return the age of a stamp, or None if it was never set."""
+    return rounded(boards.age_s(int(row[field]))) if row[field] else None
+
+
+def rounded(value_s: float | None) -> float | None:
+    """Return seconds with millisecond precision; None for unknown or endless."""
+    return None if value_s is None or math.isinf(value_s) else round(value_s, 3)
