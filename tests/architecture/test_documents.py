@@ -1,0 +1,72 @@
+"""The documents keep up with the code: keys, commands and verbs are looked for by name."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import get_args
+
+import pytest
+
+from core.config import HeadraceConfig
+from frontends.cli.verbs import VERBS
+from tests.architecture.repository import ROOT, files
+
+DEFAULT_TOML = ROOT / "configs" / "default.toml"
+
+
+def keys(kind: type, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted path of every key below a dataclass; of a list, the path of its items."""
+    for each in fields(kind):
+        inner = next((t for t in (each.type, *get_args(each.type)) if is_dataclass(t)), None)
+        if isinstance(inner, type):
+            yield from keys(inner, f"{prefix}{each.name}.")
+        else:
+            yield f"{prefix}{each.name}"
+
+
+def toml_keys(text: str) -> set[str]:
+    """Return the keys of a TOML file, those in comments too."""
+    found, table = set(), ""
+    for line in text.splitlines():
+        if header := re.fullmatch(r"#?\s*\[+([\w.]+)\]+", line.strip()):
+            table = f"{header[1]}."
+        elif key := re.match(r"#?\s*(\w+)\s*=", line.strip()):
+            found.add(f"{table}{key[1]}")
+    return found
+
+
+def test_every_key_is_in_the_default_configuration() -> None:
+    """`configs/default.toml` shows every key there is, and none that is not."""
+    assert toml_keys(DEFAULT_TOML.read_text()) == set(keys(HeadraceConfig))
+
+
+def scripts(folder: str) -> list[str]:
+    """Return the commands of a scripts folder."""
+    found = [path for path in files() if str(path.parent) == folder and not path.suffix]
+    return [path.name for path in found if not path.name.startswith("_")]
+
+
+@pytest.mark.parametrize("folder", ["scripts", "scripts/bench"])
+def test_every_command_is_in_the_readme_of_its_folder(folder: str) -> None:
+    """And each is executable and has a first line that says how to run it."""
+    readme = (ROOT / folder / "README.md").read_text()
+    names = scripts(folder)
+    assert names
+    for name in names:
+        path = ROOT / folder / name
+        assert f"`{name}" in readme or f"`{folder}/{name}" in readme, name
+        assert path.stat().st_mode & 0o111, name
+        assert path.read_text().startswith("#!"), name
+
+
+def test_every_verb_is_in_the_readme() -> None:
+    """Whoever reads the first page knows every verb of the command line."""
+    readme = (ROOT / "README.md").read_text()
+    assert [verb.name for verb in VERBS if f"headrace {verb.name}" not in readme] == []
+
+
+def test_the_changelog_has_the_current_version() -> None:
+    """A version in pyproject.toml has its section."""
+    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version
+    assert f"## [{version[1]}]" in (ROOT / "CHANGELOG.md").read_text()
