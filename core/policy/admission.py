@@ -1,0 +1,101 @@
+"""May a request enter the queue at all? Arithmetic only; nothing is allocated.
+
+Owns: the hard limits at arrival and the wording of each refusal. Never knows: queues or pools
+themselves, only their numbers. The first limit that is broken is the answer.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from core.errors import Rejection, RejectionReason
+from core.request import Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionLimits:
+    """The limits, constant."""
+
+    max_model_len: int
+    max_queued_requests: int
+    max_queued_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionState:
+    """The numbers a request is measured against, at its arrival."""
+
+    draining: bool
+    has_replica: bool  # one runs, or may come back
+    max_pool_blocks: int  # of the largest pool; 0 = not known yet
+    needed_blocks: int  # for prompt + max_tokens
+    num_waiting: int
+    waiting_tokens: int
+    retry_after_ms: int  # until the queue has room, from its drain rate
+
+
+def refusal(request: Request, limits: AdmissionLimits, state: AdmissionState) -> Rejection | None:
+    """Return why `request` may not wait here, or None. A resumed one only meets what cannot change."""
+    resumed = request.num_output_tokens > 0
+    reasons = _impossible(request, limits, state)
+    if not resumed:
+        reasons = _either(reasons, _overload(request, limits, state))
+    return next(reasons, None)
+
+
+def kv_never_fits(needed_blocks: int, max_pool_blocks: int) -> Rejection:
+    """Return the refusal of a request that no pool can hold."""
+    return Rejection(
+        RejectionReason.KV_NEVER_FITS, 0, "engine.num_kv_blocks", needed_blocks, max_pool_blocks
+    )
+
+
+def no_replica() -> Rejection:
+    """Return the refusal when no executor is left."""
+    return Rejection(RejectionReason.NO_REPLICA, 1000, "engine.replicas", 0, 1)
+
+
+def _either(first: Iterator[Rejection], second: Iterator[Rejection]) -> Iterator[Rejection]:
+    yield from first
+    yield from second
+
+
+def _impossible(
+    request: Request, limits: AdmissionLimits, state: AdmissionState
+) -> Iterator[Rejection]:
+    num_tokens = request.prompt_len + request.max_tokens
+    if num_tokens > limits.max_model_len:
+        yield Rejection(
+            RejectionReason.CONTEXT_LENGTH_EXCEEDED,
+            0,
+            "engine.max_model_len",
+            num_tokens,
+            limits.max_model_len,
+        )
+    if not state.has_replica:
+        yield no_replica()
+    if 0 < state.max_pool_blocks < state.needed_blocks:
+        yield kv_never_fits(state.needed_blocks, state.max_pool_blocks)
+
+
+def _overload(
+    request: Request, limits: AdmissionLimits, state: AdmissionState
+) -> Iterator[Rejection]:
+    if state.draining:
+        yield Rejection(RejectionReason.DRAINING, 1000)
+    if state.num_waiting >= limits.max_queued_requests:
+        yield Rejection(
+            RejectionReason.QUEUE_FULL_REQUESTS,
+            state.retry_after_ms,
+            "scheduler.max_queued_requests",
+            state.num_waiting + 1,
+            limits.max_queued_requests,
+        )
+    waiting_tokens = state.waiting_tokens + request.prompt_len + request.max_tokens
+    if waiting_tokens > limits.max_queued_tokens:
+        yield Rejection(
+            RejectionReason.QUEUE_FULL_TOKENS,
+            state.retry_after_ms,
+            "scheduler.max_queued_tokens",
+            waiting_tokens,
+            limits.max_queued_tokens,
+        )

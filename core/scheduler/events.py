@@ -1,0 +1,109 @@
+"""Everything that can happen to the engine core from outside, one frozen record each.
+
+Never knows: where an event comes from. Don't subclass these; `EngineCore.on_events` has one method
+for each.
+"""
+
+from dataclasses import dataclass
+
+from core.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """A request arrives. `request.num_output_tokens` > 0: it is resumed behind so many tokens."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """The client of a request is gone since `closed_ns` (0 = just now). Unknown ids are ignored."""
+
+    request_id: int
+    closed_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A stop string was found: the request ends with exactly `num_output_tokens` delivered."""
+
+    request_id: int
+    num_output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaUp:
+    """An executor is ready under a new epoch, with an empty pool of `num_blocks` KV blocks."""
+
+    replica: int
+    epoch: int
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaDown:
+    """The executor is dead; it may come back. Its requests return to their places in the queue."""
+
+    replica: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaGone:
+    """The executor is given up. If it was the last one, every request ends."""
+
+    replica: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerDown:
+    """A tokenizer process is dead: its requests end without outputs, which nobody could read."""
+
+    tokenizer: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTenant:
+    """An operator aborts all requests of a tenant."""
+
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """New requests are refused from now on; accepted ones are served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undrain:
+    """New requests are accepted again."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainReplica:
+    """A replica starts no further request; its running ones are served."""
+
+    replica: int
+
+
+@dataclass(frozen=True, slots=True)
+class UndrainReplica:
+    """A replica starts requests again."""
+
+    replica: int
+
+
+Event = (
+    Submit
+    | Abort
+    | Stop
+    | ReplicaUp
+    | ReplicaDown
+    | ReplicaGone
+    | TokenizerDown
+    | CancelTenant
+    | Drain
+    | Undrain
+    | DrainReplica
+    | UndrainReplica
+)
