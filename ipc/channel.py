@@ -34,7 +34,10 @@ class MessagePort(Protocol[InT, OutT_contra]):
         ...
 
     def send(self, message: OutT_contra, peer: bytes = b"") -> bool:
-        """Send to `peer`; False = the peer is gone or its queue is full and nothing was sent."""
+        """Send to `peer`; False = the peer is gone or its queue is full and nothing was sent.
+
+        Raises FrameError if the message is larger than the codec's bound.
+        """
         ...
 
 

@@ -19,9 +19,10 @@ from ipc.ports import DEFAULT_HIGH_WATER_MARK
 
 @dataclass(slots=True)
 class LoopbackNetwork:
-    """Stands in for a zmq context: which router serves which url."""
+    """Stands in for a zmq context: who serves which url, and who is connected to it."""
 
     routers: dict[str, "LoopbackRouter[Any, Any]"] = field(default_factory=dict)
+    dealers: dict[tuple[str, bytes], "LoopbackDealer[Any, Any]"] = field(default_factory=dict)
 
 
 class _Inbox(Generic[InT]):
@@ -66,7 +67,6 @@ class LoopbackRouter(Generic[InT, OutT]):
         self._sends = sends
         self._network = network
         self._url = url
-        self._peers: dict[bytes, LoopbackDealer[Any, Any]] = {}
         network.routers[url] = self
 
     @property
@@ -81,18 +81,12 @@ class LoopbackRouter(Generic[InT, OutT]):
     def send(self, message: OutT, peer: bytes = b"") -> bool:
         """Send to `peer`; False = it is gone or its queue is full."""
         frame = self._sends.encode(message)
-        dealer = self._peers.get(peer)
+        dealer = self._network.dealers.get((self._url, peer))
         return dealer is not None and dealer.deliver(frame)
 
-    def deliver(self, frame: bytes, dealer: "LoopbackDealer[Any, Any]") -> bool:
-        """Take a frame of `dealer`; its identity belongs to it from now on."""
-        self._peers[dealer.identity] = dealer
-        return self._inbox.put(dealer.identity, frame)
-
-    def forget(self, dealer: "LoopbackDealer[Any, Any]") -> None:
-        """The dealer has closed."""
-        if self._peers.get(dealer.identity) is dealer:
-            del self._peers[dealer.identity]
+    def deliver(self, frame: bytes, peer: bytes) -> bool:
+        """Take a frame of `peer`; False = the queue is full."""
+        return self._inbox.put(peer, frame)
 
     def close(self) -> None:
         """Stop serving; queued messages are dropped."""
@@ -112,11 +106,13 @@ class LoopbackDealer(Generic[InT, OutT]):
         sends: Codec[OutT],
         high_water_mark: int = DEFAULT_HIGH_WATER_MARK,
     ) -> None:
-        self.identity = identity
+        """Connect as `identity`, which is taken over from an older peer of that name."""
         self._inbox = _Inbox(receives, high_water_mark)
         self._sends = sends
         self._network = network
         self._url = url
+        self._identity = identity
+        network.dealers[url, identity] = self
 
     @property
     def dropped_frames(self) -> int:
@@ -135,26 +131,29 @@ class LoopbackDealer(Generic[InT, OutT]):
     def send_frame(self, frame: bytes) -> bool:
         """Send raw bytes, which may be no message: what a faulty peer would do."""
         router = self._network.routers.get(self._url)
-        return router is not None and router.deliver(frame, self)
+        return router is not None and router.deliver(frame, self._identity)
 
     def deliver(self, frame: bytes) -> bool:
-        """Take a frame of the router."""
+        """Take a frame of the router; False = the queue is full."""
         return self._inbox.put(b"", frame)
 
     def close(self) -> None:
-        """Leave; the router's sends to this identity fail from now on."""
-        router = self._network.routers.get(self._url)
-        if router is not None:
-            router.forget(self)
+        """Leave; sends to this identity fail from now on."""
+        if self._network.dealers.get((self._url, self._identity)) is self:
+            del self._network.dealers[self._url, self._identity]
 
 
 class LoopbackRing:
-    """A ring without shared memory: `writer` and `readers[i]` keep the promises of `ipc.ring`."""
+    """A ring without shared memory: `writer` and `readers[i]` keep the promises of `ipc.ring`.
+
+    A frame that all readers have given back is overwritten with 0xff, so that a loop that still
+    uses it is noticed.
+    """
 
     def __init__(self, num_slots: int, slot_bytes: int, num_readers: int = 1) -> None:
         self.num_slots = num_slots
         self.slot_bytes = slot_bytes
-        self.frames: dict[int, bytes | None] = {}  # by sequence; None = damaged
+        self.frames: dict[int, bytearray | None] = {}  # by sequence; None = damaged
         self.head = 1
         self.floor = 1
         self.acked = [1] * num_readers
@@ -164,6 +163,15 @@ class LoopbackRing:
     def damage(self, sequence: int) -> None:
         """Make frame `sequence` (from 1) unreadable, as a torn slot is."""
         self.frames[sequence] = None
+
+    def give_back(self, reader_index: int, sequence: int) -> None:
+        """Reader `reader_index` is done with all frames below `sequence`."""
+        oldest = min(self.acked)
+        self.acked[reader_index] = sequence
+        for freed in range(oldest, min(self.acked)):
+            frame = self.frames.pop(freed)
+            if frame is not None:
+                frame[:] = b"\xff" * len(frame)
 
 
 class LoopbackRingWriter:
@@ -181,12 +189,11 @@ class LoopbackRingWriter:
     def send(self, parts: Sequence[Buffer]) -> bool:
         """Append one frame; False = full. Raises FrameError if it can never fit."""
         ring = self._ring
-        frame = b"".join(bytes(part) for part in parts)
+        frame = bytearray().join(parts)
         if len(frame) > ring.slot_bytes:
             raise FrameError(f"a frame of {len(frame)} bytes exceeds the slot of {ring.slot_bytes}")
         if ring.head - min(ring.acked) >= ring.num_slots:
             return False
-        ring.frames.pop(ring.head - ring.num_slots, None)
         ring.frames[ring.head] = frame
         ring.head += 1
         self._sent += 1
@@ -230,11 +237,11 @@ class LoopbackRingReader:
             raise self._resynchronize()
         self._next += 1
         self._received += 1
-        return memoryview(frame)
+        return memoryview(frame).toreadonly()
 
     def acknowledge(self) -> None:
         """Give back the slots of all frames returned (or lost) so far."""
-        self._ring.acked[self._index] = self._next
+        self._ring.give_back(self._index, self._next)
 
     def statistics(self) -> FrameStatistics:
         """Return counters."""

@@ -15,6 +15,7 @@ To wait, register `port.socket` in a `zmq.Poller`, or wrap the port in `ipc.asyn
 """
 
 import os
+from abc import ABC, abstractmethod
 from typing import Generic
 
 import zmq
@@ -30,7 +31,7 @@ _RECONNECT_MS_MAX = 200
 Context = zmq.Context[zmq.Socket[bytes]]
 
 
-class _Port(Generic[InT, OutT]):
+class _Port(ABC, Generic[InT, OutT]):
     """What both kinds share: the socket, its bounds, decoding and counting."""
 
     def __init__(
@@ -71,8 +72,9 @@ class _Port(Generic[InT, OutT]):
         """Close the socket; unsent messages are dropped."""
         self.socket.close()
 
+    @abstractmethod
     def _decode(self, parts: list[bytes]) -> Received[InT]:
-        raise NotImplementedError
+        """Return the message of what zmq received; raises FrameError."""
 
     def _send(self, parts: list[bytes]) -> bool:
         try:

@@ -11,37 +11,33 @@ the name. Never knows: what the files hold, except `owner.json`, `ports.json` an
            dead engine never deletes the directory of its successor; an empty base goes too
 """
 
-import fcntl
 import os
 import re
 import secrets
-import shutil
-import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from ipc.base_directory import (
+    default_base,
+    delete_tree,
+    is_ours,
+    locked,
+    remove_if_empty,
+    sweep_leftovers,
+)
 from ipc.errors import (
     EngineNotFoundError,
     ForeignDirectoryError,
     RunDirectoryBusyError,
     RunDirectoryError,
 )
+from ipc.owner import Owner, is_alive, owner_of
 
 MAX_NAME_LENGTH = 32
 MAX_SOCKET_PATH_BYTES = 107  # sun_path less its final zero
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
-
-
-class Owner(msgspec.Struct, frozen=True):
-    """Who runs an engine: a process told apart from all others that ever had its pid."""
-
-    pid: int
-    start_ticks: int  # clock ticks since boot, from /proc/PID/stat
-    boot_id: str
 
 
 class Ports(msgspec.Struct, frozen=True):
@@ -63,14 +59,9 @@ class EngineInfo:
     is_alive: bool
 
 
-def default_base() -> Path:
-    """Return the base directory of this user."""
-    return Path(f"/dev/shm/headrace-{os.getuid()}")
-
-
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """One engine's directory: `claim` it (owner), `find` it (tools), `attach` to it (children)."""
+    """One engine's directory: `claim` (owner), `find` (tools) or `attach` (children)."""
 
     path: Path
     owner: Owner
@@ -79,13 +70,14 @@ class RunDirectory:
     def claim(cls, name: str, base: Path | None = None) -> "RunDirectory":
         """Make the directory of engine `name` for this process, sweeping a dead engine's.
 
-        Raises RunDirectoryBusyError, ForeignDirectoryError, RunDirectoryError (bad name, long path).
+        Raises RunDirectoryBusyError, ForeignDirectoryError; RunDirectoryError for a bad name.
         """
         path = _checked_path(name, base or default_base())
         owner = owner_of(os.getpid())
         assert owner is not None
-        with _locked(path.parent, create=True):
+        with locked(path.parent, create=True):
             _sweep_dead(path)
+            sweep_leftovers(path.parent)
             fresh = path.parent / f".new-{secrets.token_hex(8)}"
             fresh.mkdir(mode=0o700)
             _write_private(fresh / "owner.json", msgspec.json.encode(owner))
@@ -96,11 +88,10 @@ class RunDirectory:
     def find(cls, name: str, base: Path | None = None) -> "RunDirectory":
         """Return the directory of the live engine `name`; raises EngineNotFoundError."""
         path = _checked_path(name, base or default_base())
-        owner = _read_owner(path)
+        owner = _read_owner(path) if is_ours(path.parent) else None
         if owner is None or not is_alive(owner):
             raise EngineNotFoundError(
-                f"no engine named {name!r} is running:"
-                f" start it with `headrace serve --name {name}`"
+                f"no engine named {name!r} is running: start it with `headrace serve --name {name}`"
             )
         return cls(path, owner)
 
@@ -115,11 +106,11 @@ class RunDirectory:
     def remove(self) -> bool:
         """Delete the directory if it still belongs to `owner`; return whether it did."""
         try:
-            with _locked(self.path.parent, create=False):
+            with locked(self.path.parent, create=False):
                 if _read_owner(self.path) != self.owner:
                     return False
-                _delete(self.path)
-                _remove_if_empty(self.path.parent)
+                delete_tree(self.path)
+                remove_if_empty(self.path.parent)
         except FileNotFoundError:
             return False
         return True
@@ -219,29 +210,11 @@ def list_engines(base: Path | None = None) -> list[EngineInfo]:
     """Return every engine of this user, alive or left behind, by name."""
     base = base or default_base()
     engines = []
-    for path in sorted(base.iterdir()) if base.is_dir() else []:
+    for path in sorted(base.iterdir()) if is_ours(base) else []:
         owner = _read_owner(path)
         if owner is not None and not path.name.startswith("."):
             engines.append(EngineInfo(path.name, path, owner.pid, is_alive(owner)))
     return engines
-
-
-def owner_of(pid: int) -> Owner | None:
-    """Return the identity of a running process, or None if there is no such pid."""
-    try:
-        line = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    after_name = line.rpartition(")")[2].split()  # the name may hold blanks and brackets
-    if after_name[0] in "ZX":
-        return None
-    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return Owner(pid, int(after_name[19]), boot_id)
-
-
-def is_alive(owner: Owner) -> bool:
-    """Return whether exactly this process still runs."""
-    return owner_of(owner.pid) == owner
 
 
 def _checked_path(name: str, base: Path) -> Path:
@@ -250,51 +223,6 @@ def _checked_path(name: str, base: Path) -> Path:
             f"name {name!r} must be 1 to {MAX_NAME_LENGTH} letters, digits, '-' or '_'"
         )
     return base / name
-
-
-@contextmanager
-def _locked(base: Path, *, create: bool) -> Iterator[None]:
-    """Hold the base directory alone, and be sure that it is the one that the path names.
-
-    The last engine may remove the base while we wait for its lock; then we take the next one.
-    Claims are short, so the wait is too.
-    """
-    while True:
-        fd = _open_base(base, create=create)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            if _names_this(base, fd):
-                yield
-                return
-        finally:
-            os.close(fd)
-
-
-def _open_base(base: Path, *, create: bool) -> int:
-    """Open the base directory, making it if asked; raises ForeignDirectoryError."""
-    if create:
-        base.mkdir(mode=0o700, exist_ok=True)
-    try:
-        fd = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise ForeignDirectoryError(f"{base} is not a directory of this user") from error
-    info = os.fstat(fd)
-    if info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o077:
-        os.close(fd)
-        raise ForeignDirectoryError(
-            f"{base} must belong to uid {os.getuid()} with mode 0700,"
-            f" not to uid {info.st_uid} with mode {stat.S_IMODE(info.st_mode):04o}"
-        )
-    return fd
-
-
-def _names_this(base: Path, fd: int) -> bool:
-    try:
-        return os.path.samestat(os.lstat(base), os.fstat(fd))
-    except FileNotFoundError:
-        return False
 
 
 def _sweep_dead(path: Path) -> None:
@@ -306,21 +234,7 @@ def _sweep_dead(path: Path) -> None:
     owner = _read_owner(path)
     if owner is not None and is_alive(owner):
         raise RunDirectoryBusyError(path.name, owner.pid)
-    _delete(path)
-
-
-def _delete(path: Path) -> None:
-    """Take the directory away in one step, then delete its files."""
-    dead = path.parent / f".dead-{secrets.token_hex(8)}"
-    path.rename(dead)
-    shutil.rmtree(dead)
-
-
-def _remove_if_empty(base: Path) -> None:
-    try:
-        base.rmdir()
-    except OSError:  # other engines live here
-        return
+    delete_tree(path)
 
 
 def _read_owner(path: Path) -> Owner | None:
