@@ -1,1 +1,1 @@
-"""Who is served next, who waits, who gives memory back: policies behind one interface, in `base`."""
+"""Who is served next, who waits, who gives memory back: policies behind one interface, `base`."""

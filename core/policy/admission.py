@@ -34,7 +34,7 @@ class AdmissionState:
 
 
 def refusal(request: Request, limits: AdmissionLimits, state: AdmissionState) -> Rejection | None:
-    """Return why `request` may not wait here, or None. A resumed one only meets what cannot change."""
+    """Return why `request` may not wait here, or None; a resumed one was admitted before."""
     resumed = request.num_output_tokens > 0
     reasons = _impossible(request, limits, state)
     if not resumed:
@@ -90,11 +90,12 @@ def _overload(
             state.num_waiting + 1,
             limits.max_queued_requests,
         )
-    waiting_tokens = state.waiting_tokens + request.prompt_len + request.max_tokens
+    num_tokens = request.prompt_len + request.max_tokens
+    waiting_tokens = state.waiting_tokens + num_tokens
     if waiting_tokens > limits.max_queued_tokens:
         yield Rejection(
             RejectionReason.QUEUE_FULL_TOKENS,
-            state.retry_after_ms,
+            state.retry_after_ms if num_tokens <= limits.max_queued_tokens else 0,
             "scheduler.max_queued_tokens",
             waiting_tokens,
             limits.max_queued_tokens,

@@ -1,9 +1,9 @@
 """The interface between a policy and the scheduler's mechanism.
 
 A policy owns the order of the waiting requests and every choice between requests. It never touches
-blocks, rows, plans or limits: at a step boundary it is handed a `Step`, asks it to grant tokens, and
-is told what came of it. The step clips every grant to the hard limits, so a policy can be unfair or
-wasteful but not unsafe.
+blocks, rows, plans or limits: at a step boundary it is handed a `Step`, asks it to grant tokens,
+and is told what came of it. The step clips every grant to the hard limits, so a policy can be
+unfair or wasteful but not unsafe.
 
     scheduler                                      policy
     a request arrives, or returns to its place →   add
@@ -77,7 +77,7 @@ class Step(Protocol):
         ...
 
     def remaining(self, request: Request) -> int:
-        """Return how many tokens are left to prefill, for a waiting request as if nothing was cached."""
+        """Return the tokens left to prefill; of a waiting request all, as if none were cached."""
         ...
 
     def start(self, request: Request) -> Blocked:
@@ -85,7 +85,7 @@ class Step(Protocol):
         ...
 
     def grant(self, request: Request, max_tokens: int) -> Grant:
-        """Compute up to `max_tokens` further prompt tokens of `request`, starting it if it waits."""
+        """Compute up to `max_tokens` more prompt tokens of `request`; start it if it waits."""
         ...
 
     def preempt(self, request: Request) -> None:
@@ -93,7 +93,7 @@ class Step(Protocol):
         ...
 
     def missing_blocks(self, request: Request) -> int:
-        """Return how many blocks must still be freed before `request` fits; fenced ones are on their way."""
+        """Return how many blocks must be freed, besides fenced ones, before `request` fits."""
         ...
 
 

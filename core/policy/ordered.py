@@ -1,7 +1,7 @@
 """Policies in which one total order, the place, decides everything.
 
-Owns: token sharing between prompts by place and length, victims by place, the headroom. Never knows:
-what the place is made of; `fcfs`, `priority` and `static` say that.
+Owns: token sharing between prompts by place and length, victims by place, the headroom. Never
+knows: what the place is made of; `fcfs`, `priority` and `static` say that.
 """
 
 from collections.abc import Sequence
@@ -25,9 +25,9 @@ class PolicySettings:
 class OrderedPolicy:
     """Half of a step's prompt tokens go to the first prompt, the rest to the shortest of a window.
 
-    A long prompt thus keeps at least half of the speed it would have alone, and short ones behind it
-    do not wait for its end. With a window of one prompt (`max_num_partial_prefills` = 1) the order
-    is strict.
+    A long prompt thus keeps at least half of the speed it would have alone, and short ones behind
+    it do not wait for its end. With a window of one prompt (`max_num_partial_prefills` = 1) the
+    order is strict.
     """
 
     def __init__(self, settings: PolicySettings) -> None:

@@ -1,7 +1,7 @@
 """Waiting requests in the order of their places: a heap with lazy deletion.
 
-Owns: which requests wait here and the order between them. Never knows: what a place means. Adding and
-removing cost O(log n) at most; a removed request stays in the heap as a stale entry until it
+Owns: which requests wait here and the order between them. Never knows: what a place means. Adding
+and removing cost O(log n) at most; a removed request stays in the heap as a stale entry until it
 surfaces or stale entries outnumber the live ones.
 """
 

@@ -15,7 +15,7 @@ CLASS_RANKS: dict[TrafficClass, int] = {
 
 
 class PriorityPolicy(OrderedPolicy):
-    """A request that lacks memory takes it from running ones of a strictly lower rank, last first."""
+    """A start that lacks memory takes it from running requests of lower rank, the last first."""
 
     def place(self, request: Request) -> Place:
         """Return (rank of the class, priority, arrival time, arrival number)."""

@@ -1,4 +1,4 @@
-"""Static batching, the contrast to measure against: a batch is formed, and nobody joins until it ends."""
+"""Static batching, the contrast to measure against: nobody joins a batch until it has ended."""
 
 from core.policy.base import Blocked, Step
 from core.policy.fcfs import FcfsPolicy

@@ -12,9 +12,9 @@ _CLOSING = frozenset({Blocked.MEMORY, Blocked.SEQUENCES, Blocked.DRAINING})
 
 
 class PrefillWindow:
-    """At most `size` prompts, fewer only if fewer exist or waiting ones cannot start.
+    """At most `size` prompts.
 
-    When the first waiting request lacks memory or a row, no later one may take them: it has a claim.
+    When a waiting request lacks memory or a row, no later one may take them: it has a claim.
     """
 
     def __init__(self, step: Step, queue: PlaceQueue, place: PlaceOf, size: int) -> None:
@@ -44,9 +44,7 @@ class PrefillWindow:
         was_waiting = request not in self._under_way
         if grant.blocked in _CLOSING and was_waiting:
             self._closed = True
-        elif grant.blocked != Blocked.NOTHING:
-            self._passed_over.add(request)
-        elif self.step.remaining(request) == 0:
+        elif grant.blocked != Blocked.NOTHING or self.step.remaining(request) == 0:
             self._passed_over.add(request)
         elif was_waiting:
             self._under_way.append(request)
