@@ -1,12 +1,12 @@
 """What each process shows on its board page: numpy record layouts, versioned together.
 
-Owns: field names, dtypes and units of everything that metrics, health, admin and the dashboard read. Never knows: how a
-page is stored (`ipc.board`) or who renders it. Counters only grow; a restarted process starts at 0 under a new epoch.
-Changing a layout means raising PAGE_VERSION: readers of another version are refused.
+Owns: field names, dtypes and units of everything that metrics, health, admin and the dashboard
+read. Never knows: how a page is stored (`ipc.board`) or who renders it. Counters only grow; a
+restarted process starts at 0 under a new epoch. Changing a layout means raising PAGE_VERSION:
+readers of another version are refused.
 """
 
 import numpy as np
-
 
 PAGE_VERSION = 1
 MAX_PAGE_REPLICAS = 8
@@ -15,16 +15,27 @@ NUM_CLASSES = 4
 MAX_PAGE_CHILDREN = 48
 MAX_REJECTION_REASONS = 32
 
-# Upper bounds of histogram buckets, seconds: vLLM's, so that stock dashboards work. The last bucket is +Inf.
-TTFT_BUCKETS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)  # fmt: skip
-ITL_BUCKETS_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)  # fmt: skip
-LATENCY_BUCKETS_S = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0)  # fmt: skip
-STEP_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
+# Upper bounds of histogram buckets, seconds: vLLM's, so that stock dashboards work; then +Inf.
+TTFT_BUCKETS_S = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+)  # fmt: skip
+ITL_BUCKETS_S = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
+    40.0, 80.0,
+)  # fmt: skip
+LATENCY_BUCKETS_S = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0,
+    240.0, 480.0, 960.0, 1920.0, 7680.0,
+)  # fmt: skip
+STEP_BUCKETS_S = (
+    0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0,
+)  # fmt: skip
 RECLAIM_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
 
 def histogram(buckets: tuple[float, ...]) -> np.dtype[np.void]:
-    """Return the layout of a histogram: a count per bucket (+Inf last; not cumulative) and the sum in seconds."""
+    """Return a histogram's layout: counts by bucket (+Inf last, not cumulative), sum in s."""
     return np.dtype([("counts", np.uint64, (len(buckets) + 1,)), ("sum_s", np.float64)])
 
 
@@ -168,4 +179,6 @@ HTTP_PAGE = np.dtype(
     ]
 )
 
-ADMIN_PAGE = np.dtype([("commands", np.uint64), ("refused", np.uint64), ("dropped_frames", np.uint64)])
+ADMIN_PAGE = np.dtype(
+    [("commands", np.uint64), ("refused", np.uint64), ("dropped_frames", np.uint64)]
+)
