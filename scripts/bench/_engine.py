@@ -1,0 +1,140 @@
+"""An engine of the benchmark's own: start it, look at its processes, end it, find what it left.
+
+Owns: one `headrace serve` on a free port, its log, its name. It is ended with the context it was
+started in, whatever happens there.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ipc.base_directory import default_base
+from ipc.errors import EngineNotFoundError, RunDirectoryError
+from ipc.run_directory import RunDirectory
+from scripts.bench._client import Client
+from scripts.bench._processes import Process, family
+
+READY_S = 600  # the first start of a machine builds kernels
+STOP_S = 60
+POLL_S = 0.02
+
+
+async def wait_until(
+    condition: Callable[[], bool], within_s: float, every_s: float = POLL_S
+) -> bool:
+    """Wait for something outside this process; return whether it came within the time."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(every_s)
+    return True
+
+
+@dataclass(slots=True)
+class Engine:
+    """A running engine."""
+
+    name: str
+    settings: tuple[str, ...]
+    log: Path
+    process: subprocess.Popen[bytes] = field(repr=False)
+    url: str = ""
+    port: int = 0
+    ready_s: float = 0.0  # from the command to the first `ready`
+
+    def processes(self) -> list[Process]:
+        """Return the supervisor and all below it."""
+        return family(self.process.pid)
+
+    def children(self, kind: str) -> list[Process]:
+        """Return the processes of one kind: `executor`, `scheduler`, …"""
+        return [process for process in self.processes() if process.kind == kind]
+
+    def run_directory(self) -> RunDirectory:
+        """Return its run directory; raises EngineNotFoundError."""
+        return RunDirectory.find(self.name)
+
+    async def wait_ready(self, within_s: float = READY_S) -> None:
+        """Return when it serves; raises RuntimeError with the end of its log otherwise."""
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise RuntimeError(
+                    f"the engine ended with {self.process.returncode}: {self.tail()}"
+                )
+            if await self._is_ready():
+                return
+            await asyncio.sleep(POLL_S)
+        raise RuntimeError(f"the engine was not ready within {within_s} s: {self.tail()}")
+
+    async def _is_ready(self) -> bool:
+        if not self.url:
+            try:
+                ports = self.run_directory().read_ports()
+            except (EngineNotFoundError, RunDirectoryError):
+                return False
+            self.port = ports.http_port
+            self.url = f"http://{ports.http_host}:{ports.http_port}"
+        async with Client(self.url) as client:
+            status, _ = await client.get("/health/ready")
+        return status == 200
+
+    def tail(self) -> str:
+        """Return the end of its log."""
+        return self.log.read_text(errors="replace")[-1500:]
+
+    async def stop(self) -> int:
+        """End it by SIGTERM, by SIGKILL if that takes too long; return its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return await asyncio.to_thread(self.process.wait, STOP_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return await asyncio.to_thread(self.process.wait, STOP_S)
+
+    def leftovers(self, before: Sequence[Process]) -> list[str]:
+        """Return what is still there of a dead engine: processes, its directory, its port."""
+        found = [f"process {each.kind} {each.pid}" for each in before if each.is_alive()]
+        if (default_base() / self.name).exists():
+            found.append(f"directory {default_base() / self.name}")
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                found.append(f"port {self.port}")
+        return found
+
+
+@asynccontextmanager
+async def running_engine(kind: str, settings: Sequence[str]) -> AsyncIterator[Engine]:
+    """Start an engine with `--set` settings, wait until it serves, and end it with the context."""
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
+        engine = launch(f"bench-{kind}-{os.getpid()}", settings, Path(folder) / "engine.log")
+        try:
+            start = time.monotonic()
+            await engine.wait_ready()
+            engine.ready_s = time.monotonic() - start
+            yield engine
+        finally:
+            await engine.stop()
+
+
+def launch(name: str, settings: Sequence[str], log: Path) -> Engine:
+    """Start `headrace serve` in the background, its output in `log`."""
+    command = [sys.executable, "-P", "-m", "frontends.cli.main", "serve", "--name", name]
+    command += ["--port", "0", *(word for each in settings for word in ("--set", each))]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
+        )
+    return Engine(name, tuple(settings), log, process)
