@@ -1,5 +1,5 @@
-"""The runner of every process loop: work while there is work, then sleep until a doorbell, a message
-or a timer.
+"""The runner of every process loop: work while there is work, then sleep until a doorbell, a
+message or a timer.
 
 Owns: waiting, and the heartbeat. Never knows: what the work is. The loop itself stamps the
 heartbeat, between two pieces of work and at least every `heartbeat_ns`, so a loop that is stuck

@@ -1,0 +1,88 @@
+"""The supervisor's control socket: `shutdown` and `restart`, asked for by the admin pool.
+
+Owns: the socket, the check of arguments and the answers. Never knows: how a child is stopped.
+"""
+
+from dataclasses import dataclass
+
+import zmq
+
+from core.supervision.tree import SupervisionTree
+from ipc.codec import Codec
+from ipc.control.declaration import ArgumentError, ReplyCode
+from ipc.control.registry import COMMANDS
+from ipc.messages import ControlCall, ControlReply
+from ipc.ports import Context, RouterPort
+from ipc.run_directory import RunDirectory
+
+CALLS_PER_TURN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class StopOrRestart:
+    """What was asked for: restart the child `restart`, or, if it is "", stop within `drain_s`."""
+
+    restart: str = ""
+    drain_s: float = 0.0
+
+
+class SupervisorCalls:
+    """The serving end of `supervisor.sock`."""
+
+    def __init__(self, context: Context, directory: RunDirectory) -> None:
+        self._port: RouterPort[ControlCall, ControlReply] = RouterPort(
+            context,
+            directory.supervisor_url,
+            Codec[ControlCall](ControlCall),
+            Codec[ControlReply](ControlReply),
+        )
+
+    @property
+    def socket(self) -> zmq.Socket[bytes]:
+        """The socket, for a poller."""
+        return self._port.socket
+
+    def receive(
+        self, tree: SupervisionTree, default_drain_s: float, now_ns: int
+    ) -> list[StopOrRestart]:
+        """Answer the calls that have come and return what is to be done."""
+        wanted = []
+        for received in self._port.receive(CALLS_PER_TURN):
+            call = received.message
+            try:
+                request, result = _understand(call, tree, default_drain_s)
+            except ArgumentError as error:
+                code = (
+                    ReplyCode.BAD_ARGUMENT
+                    if call.command in COMMANDS
+                    else ReplyCode.UNKNOWN_COMMAND
+                )
+                reply = ControlReply(call.call_id, error=str(error), code=code, as_of_ns=now_ns)
+            else:
+                wanted.append(request)
+                reply = ControlReply(call.call_id, result=result, as_of_ns=now_ns)
+            self._port.send(reply, received.peer)
+        return wanted
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._port.close()
+
+
+def _understand(
+    call: ControlCall, tree: SupervisionTree, default_drain_s: float
+) -> tuple[StopOrRestart, dict[str, object]]:
+    """Return what a call asks for and its answer; raises ArgumentError."""
+    if call.command not in ("shutdown", "restart"):
+        raise ArgumentError(f"the supervisor knows no command {call.command!r}")
+    args = COMMANDS[call.command].check(call.args)
+    if call.command == "shutdown":
+        drain_s = float(str(args.get("drain", default_drain_s)))
+        return StopOrRestart(drain_s=drain_s), {"stopping": True, "drain_s": drain_s}
+    child_id = str(args["child"])
+    if child_id not in tree.children:
+        raise ArgumentError(
+            f"there is no process {child_id!r}: use one of {', '.join(tree.children)}"
+        )
+    epoch = tree.children[child_id].epoch
+    return StopOrRestart(restart=child_id), {"child": child_id, "epoch_before": epoch}

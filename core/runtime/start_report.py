@@ -1,0 +1,63 @@
+"""What `headrace serve` says once the engine is ready: how memory was divided, and how to try it.
+
+Owns: the text. Never knows: when it is time to print it. The numbers are the executors' own, from
+their pages.
+"""
+
+import numpy as np
+
+from core.config import HeadraceConfig
+from core.runtime.stage import Stage
+from ipc.board import BoardReader
+from ipc.pages import EXECUTOR_PAGE
+
+MIB = 2**20
+HEADINGS = ("replica", "weights", "KV pool", "blocks", "tokens", "threads", "kernels", "device")
+
+
+def start_table(config: HeadraceConfig, stage: Stage) -> str:
+    """Return a line a replica: weights, KV pool in bytes and tokens, threads, kernels."""
+    rows: list[tuple[str, ...]] = [HEADINGS]
+    for replica in range(config.engine.replicas):
+        segment = stage.segments[stage.directory.board(f"executor.{replica}.0")]
+        rows.append(replica_row(replica, BoardReader(segment, EXECUTOR_PAGE).read().page, config))
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def replica_row(
+    replica: int, page: np.ndarray[tuple[()], np.dtype[np.void]], config: HeadraceConfig
+) -> tuple[str, ...]:
+    """Return the cells of one replica; `page` is its EXECUTOR_PAGE."""
+    num_blocks = int(page["num_kv_blocks"])
+    return (
+        str(replica),
+        f"{int(page['weights_bytes']) // MIB} MiB",
+        f"{int(page['kv_bytes']) // MIB} MiB",
+        str(num_blocks),
+        str(num_blocks * config.engine.block_size),
+        str(int(page["threads"])),
+        bytes(page["kernel_path"]).decode(),
+        bytes(page["device_name"]).decode(),
+    )
+
+
+def ready_lines(config: HeadraceConfig, stage: Stage) -> str:
+    """Return the address, and a command that streams text from it."""
+    url = http_url(stage.ports.http_host, stage.ports.http_port)
+    has_keys = any(tenant.key_sha256 for tenant in config.tenants)
+    key = " -H 'Authorization: Bearer YOUR-KEY'" if has_keys else ""
+    body = '{"messages": [{"role": "user", "content": "Why is the sky blue?"}], "stream": true}'
+    return (
+        f"ready: {url} (engine {config.name}, model {config.engine.model})\n"
+        f"try:   curl -N {url}/v1/chat/completions{key} -H 'Content-Type: application/json'"
+        f" -d '{body}'"
+    )
+
+
+def http_url(host: str, port: int) -> str:
+    """Return the base URL of a host and port."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,139 @@
+"""Which segments and doorbells an engine has, how large they are, and who is given which.
+
+Owns: names, sizes and the table of inherited fds, so that both ends of every channel agree. Never
+knows: what travels. The supervisor creates everything from here (`core.runtime.stage`); a child
+attaches to its part (`core.runtime.channels`).
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from core.config import HeadraceConfig
+from core.sampling_params import MAX_TOP_LOGPROBS
+from core.scheduler.frames import OUTPUT_HEADER, PLAN_HEADER, RESULT_HEADER
+from core.scheduler.plan import LOGPROB, OUTPUT, PLAN_ROW, RESULT_ROW, row_dtype
+from core.supervision.spec import ChildKind, ChildSpec
+from ipc.board import board_layout
+from ipc.directory import directory_layout
+from ipc.heartbeat import HEARTBEATS_LAYOUT
+from ipc.layout import Layout, records_layout
+from ipc.pages import (
+    ADMIN_PAGE,
+    EXECUTOR_PAGE,
+    HTTP_PAGE,
+    SCHEDULER_PAGE,
+    SUPERVISOR_PAGE,
+    TOKENIZER_PAGE,
+)
+from ipc.ring import ring_layout
+from ipc.run_directory import RunDirectory
+from ipc.spans import spans_layout
+
+SUPERVISOR = "supervisor"
+OUTPUT_RING_SLOTS = 32
+MAX_RECORDS_PER_OUTPUT_FRAME = 1024
+
+PAGES: dict[ChildKind, np.dtype[np.void]] = {
+    ChildKind.ADMIN: ADMIN_PAGE,
+    ChildKind.EXECUTOR: EXECUTOR_PAGE,
+    ChildKind.SCHEDULER: SCHEDULER_PAGE,
+    ChildKind.TOKENIZER: TOKENIZER_PAGE,
+    ChildKind.HTTP: HTTP_PAGE,
+}
+
+
+def heartbeat_slots(specs: tuple[ChildSpec, ...]) -> dict[str, int]:
+    """Return the heartbeat line of each child; line 0 is the supervisor's own."""
+    return {SUPERVISOR: 0, **{spec.id: 1 + k for k, spec in enumerate(specs)}}
+
+
+def rows_layout(config: HeadraceConfig) -> Layout:
+    """Return the layout of a replica's rows: with two plans in flight a row outlives its request
+    by a step, so there are `pipeline_depth` times as many as running sequences.
+    """
+    engine = config.engine
+    max_blocks_per_seq = -(-engine.max_model_len // engine.block_size)
+    num_rows = engine.max_num_seqs * engine.pipeline_depth
+    return records_layout("rows", row_dtype(max_blocks_per_seq), num_rows)
+
+
+def plan_ring_layout(config: HeadraceConfig) -> Layout:
+    """Return the layout of scheduler → executor: twice as many slots as plans in flight."""
+    slot_bytes = PLAN_HEADER.itemsize + config.engine.max_num_seqs * PLAN_ROW.itemsize
+    return ring_layout(2 * config.engine.pipeline_depth, slot_bytes)
+
+
+def result_ring_layout(config: HeadraceConfig) -> Layout:
+    """Return the layout of executor → scheduler."""
+    slot_bytes = RESULT_HEADER.itemsize + config.engine.max_num_seqs * RESULT_ROW.itemsize
+    return ring_layout(2 * config.engine.pipeline_depth, slot_bytes + max_logprob_bytes(config))
+
+
+def output_ring_layout(config: HeadraceConfig) -> Layout:
+    """Return the layout of scheduler → tokenizer; a frame takes at least one record with all the
+    log-probabilities that one step of one replica can have.
+    """
+    slot_bytes = OUTPUT_HEADER.itemsize + MAX_RECORDS_PER_OUTPUT_FRAME * OUTPUT.itemsize
+    return ring_layout(OUTPUT_RING_SLOTS, slot_bytes + max_logprob_bytes(config))
+
+
+def max_logprob_bytes(config: HeadraceConfig) -> int:
+    """Return the most that the log-probabilities of one result can take, bytes."""
+    engine = config.engine
+    num_positions = engine.max_num_seqs + engine.max_num_batched_tokens
+    return num_positions * (1 + MAX_TOP_LOGPROBS) * LOGPROB.itemsize
+
+
+def ring_layouts(config: HeadraceConfig, directory: RunDirectory) -> dict[Path, Layout]:
+    """Return every ring of the engine by its file."""
+    layouts = {}
+    for replica in range(config.engine.replicas):
+        layouts[directory.plans(replica)] = plan_ring_layout(config)
+        layouts[directory.results(replica)] = result_ring_layout(config)
+    for tokenizer in range(config.tokenizer.processes):
+        layouts[directory.outputs(tokenizer)] = output_ring_layout(config)
+    return layouts
+
+
+def segment_layouts(
+    config: HeadraceConfig, directory: RunDirectory, specs: tuple[ChildSpec, ...]
+) -> dict[Path, Layout]:
+    """Return every other segment of the engine by its file."""
+    layouts = {directory.heartbeats: HEARTBEATS_LAYOUT, directory.directory: directory_layout()}
+    for replica in range(config.engine.replicas):
+        layouts[directory.rows(replica)] = rows_layout(config)
+    for tokenizer in range(config.tokenizer.processes):
+        layouts[directory.spans(tokenizer)] = spans_layout(config.tokenizer.arena_tokens)
+    layouts[directory.board(SUPERVISOR)] = board_layout(SUPERVISOR_PAGE)
+    for spec in specs:
+        if spec.kind in PAGES:
+            layouts[directory.board(spec.id)] = board_layout(PAGES[spec.kind])
+    return layouts
+
+
+def doorbell_names(config: HeadraceConfig) -> list[str]:
+    """Return the name of every doorbell of the engine."""
+    replicas, tokenizers = range(config.engine.replicas), range(config.tokenizer.processes)
+    return [
+        *(f"plan.{replica}.0" for replica in replicas),
+        *(f"result.{replica}" for replica in replicas),
+        *(f"output.{tokenizer}" for tokenizer in tokenizers),
+    ]
+
+
+def inherited_names(spec: ChildSpec, config: HeadraceConfig) -> list[str]:
+    """Return the names of the doorbells and listening sockets that a child is given."""
+    match spec.kind:
+        case ChildKind.SCHEDULER:
+            return doorbell_names(config)
+        case ChildKind.EXECUTOR:
+            return [f"plan.{spec.index}.{spec.rank}", f"result.{spec.index}"]
+        case ChildKind.TOKENIZER:
+            return [f"output.{spec.index}"]
+        case ChildKind.HTTP:
+            return ["http"]
+        case ChildKind.ADMIN:
+            return ["admin"]
+        case ChildKind.JANITOR:
+            return []
