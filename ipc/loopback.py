@@ -161,8 +161,9 @@ class LoopbackRing:
         self.readers = [LoopbackRingReader(self, index) for index in range(num_readers)]
 
     def damage(self, sequence: int) -> None:
-        """Make frame `sequence` (from 1) unreadable, as a torn slot is."""
-        self.frames[sequence] = None
+        """Make frame `sequence` (from 1) unreadable, as a torn slot is, unless given back."""
+        if sequence in self.frames:
+            self.frames[sequence] = None
 
     def give_back(self, reader_index: int, sequence: int) -> None:
         """Reader `reader_index` is done with all frames below `sequence`."""
@@ -228,8 +229,7 @@ class LoopbackRingReader:
         """Return the next frame or None; raises BrokenRingError once when frames were lost."""
         ring = self._ring
         if self._next < ring.floor:
-            self._next = ring.floor
-            self.acknowledge()
+            self._jump_to(ring.floor)
         if self._next == ring.head:
             return None
         frame = ring.frames[self._next]
@@ -249,8 +249,15 @@ class LoopbackRingReader:
         num_used = ring.head - ring.acked[self._index]
         return FrameStatistics(ring.num_slots, num_used, 0, self._received, self._errors)
 
+    def _jump_to(self, sequence: int) -> None:
+        """Skip frames; they are given back at once unless a frame before them is held."""
+        holds_frames = self._ring.acked[self._index] != self._next
+        self._next = sequence
+        if not holds_frames:
+            self.acknowledge()
+
     def _resynchronize(self) -> BrokenRingError:
         num_lost = self._ring.head - self._next
-        self._next = self._ring.head
+        self._jump_to(self._ring.head)
         self._errors += 1
         return BrokenRingError(num_lost, f"reader {self._index} found a damaged frame")

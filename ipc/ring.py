@@ -213,8 +213,7 @@ class RingReader:
         memory = self._memory
         floor = memory.writer[_FLOOR]
         if self._next < floor <= memory.writer[_HEAD]:
-            self._next = floor
-            self.acknowledge()
+            self._jump_to(floor)
         elif memory.acked[self._index] != self._acked:
             memory.acked[self._index] = self._acked  # damaged: this line has no other writer
         return self._trusted_head() > self._next
@@ -234,12 +233,16 @@ class RingReader:
         """Jump to the writer's position and return how many frames that cost."""
         head = self._trusted_head()
         num_lost = head - self._next
-        holds_frames = self._acked != self._next
-        self._next = head
-        if not holds_frames:
-            self.acknowledge()
+        self._jump_to(head)
         self._errors += 1
         return BrokenRingError(num_lost, f"reader {self._index} found a damaged slot before {head}")
+
+    def _jump_to(self, sequence: int) -> None:
+        """Skip frames; their slots are given back at once unless a frame before them is held."""
+        holds_frames = self._acked != self._next
+        self._next = sequence
+        if not holds_frames:
+            self.acknowledge()
 
     def _trusted_head(self) -> int:
         """Return the writer's head, or our own position while that word is damaged."""
