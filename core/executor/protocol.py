@@ -2,7 +2,7 @@
 
 Owns: the `Executor` protocol and the plain settings and facts that go in and come out. Never knows:
 rings, doorbells, epochs' meaning, or how an implementation computes. The executor loop
-(`core.runtime.executor`) holds one and feeds it plans in order; `execute` blocks for the whole step.
+(`core.runtime.executor`) holds one and feeds it plans in order; `execute` blocks for a whole step.
 """
 
 from dataclasses import dataclass

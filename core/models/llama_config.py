@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from core.errors import ModelError
 
-
 SUPPORTED_MODEL_TYPES = ("llama",)
 MAX_VOCAB_SIZE = 2**20
 MAX_HIDDEN_SIZE = 2**16

@@ -10,12 +10,11 @@ from pathlib import Path
 from core.errors import ModelError
 from core.models.llama_config import LlamaConfig, parse_llama_config
 
-
 MAX_JSON_BYTES = 64 * 2**20
 
 
 def read_model_config(directory: Path) -> LlamaConfig:
-    """Return the facts of the model in `directory` (config.json, and generation_config.json if any).
+    """Return the facts of the model in `directory`: config.json, generation_config.json if any.
 
     End-of-sequence ids come from generation_config.json when it names them. Raises ModelError.
     """

@@ -1,0 +1,264 @@
+"""Rotary embedding, KV write and causal attention over a paged cache, for mixed prefill and decode.
+
+Owns: the cache layout, the description of a batch, the plain-torch reference and the caller of
+`paged_attention.cpp`. Never knows: requests, or who gave out the blocks.
+
+Cache of a layer, [blocks, kv heads, 2 * block_size * head_dim] elements: of each block and head
+first K as [head_dim/pack, block_size, pack], then V as [block_size/pack, head_dim, pack], where
+`pack` is the number of elements in 32 bits (bfloat16: 2, float32: 1). See the C++ file for why.
+"""
+
+import ctypes
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Int32Array = npt.NDArray[np.int32]
+
+MAX_TILE_ROWS = 12  # (token, query head) rows of one work item of the C++ kernel
+MAX_NATIVE_HEAD_DIM = 256
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """What is the same in every layer and step."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    block_size: int
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a KV head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def qkv_size(self) -> int:
+        """Width of a row of queries, keys and values."""
+        return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+
+    @property
+    def block_elements(self) -> int:
+        """Elements of one block of one layer."""
+        return self.num_kv_heads * 2 * self.block_size * self.head_dim
+
+    def cache_shape(self, num_blocks: int) -> tuple[int, int, int]:
+        """Shape of a layer's cache."""
+        return num_blocks, self.num_kv_heads, 2 * self.block_size * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionBatch:
+    """Which sequences a step extends. Tokens of a sequence are neighbours, sequences are in order.
+
+    int32 arrays: `first_token` [n] index of the sequence's first token in the step,
+    `num_tokens` [n] > 0, `first_position` [n], `block_tables` [n, blocks] C-contiguous, covering
+    every position up to the last new one.
+    """
+
+    first_token: Int32Array
+    num_tokens: Int32Array
+    first_position: Int32Array
+    block_tables: Int32Array
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens of the whole step."""
+        return int(self.num_tokens.sum())
+
+    def token_sequence(self) -> Int32Array:
+        """Sequence of each token, int32 [tokens]."""
+        return np.repeat(np.arange(len(self.num_tokens), dtype=np.int32), self.num_tokens)
+
+    def positions(self) -> Int32Array:
+        """Position of each token in its sequence, int32 [tokens]."""
+        shift = np.repeat(self.first_position - self.first_token, self.num_tokens)
+        return shift + np.arange(self.total_tokens, dtype=np.int32)
+
+
+class PagedAttention(Protocol):
+    """Attention of one step, layer after layer."""
+
+    def begin(self, batch: AttentionBatch) -> None:
+        """Prepare what all layers of a step share."""
+        ...
+
+    def __call__(self, qkv: Tensor, cache: Tensor) -> Tensor:
+        """Write the step's keys and values into the layer's `cache` and return the attention.
+
+        qkv [tokens, qkv_size] before rotation; result [tokens, num_heads * head_dim].
+        """
+        ...
+
+
+def split_cache(cache: Tensor, shape: AttentionShape) -> tuple[Tensor, Tensor]:
+    """Return (keys, values) views of a layer's cache: [blocks, kv heads, block_size, head_dim/…].
+
+    Keys [blocks, kv heads, block_size, head_dim/pack, pack], values
+    [blocks, kv heads, block_size/pack, pack, head_dim].
+    """
+    pack = 4 // cache.itemsize
+    half = shape.block_size * shape.head_dim
+    lead = cache.shape[:2]
+    keys = cache[..., :half].view(*lead, shape.head_dim // pack, shape.block_size, pack)
+    values = cache[..., half:].view(*lead, shape.block_size // pack, shape.head_dim, pack)
+    return keys.permute(0, 1, 3, 2, 4), values.permute(0, 1, 2, 4, 3)
+
+
+def rotate(x: Tensor, cos_sin: Tensor) -> Tensor:
+    """Rotate heads by position: x [tokens, heads, head_dim] float32, cos_sin [tokens, head_dim].
+
+    Half-split rule: dimension i pairs with i + head_dim/2.
+    """
+    cos, sin = cos_sin.unsqueeze(1).chunk(2, dim=-1)
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+class TorchPagedAttention:
+    """The reference: one sequence after the other, scores and softmax in float32."""
+
+    def __init__(self, shape: AttentionShape, cos_sin: Tensor) -> None:
+        self._shape = shape
+        self._cos_sin = cos_sin
+        self._batch: AttentionBatch | None = None
+
+    def begin(self, batch: AttentionBatch) -> None:
+        """Prepare what all layers of a step share."""
+        self._batch = batch
+
+    def __call__(self, qkv: Tensor, cache: Tensor) -> Tensor:
+        """Write and attend."""
+        batch = self._batch
+        assert batch is not None
+        shape = self._shape
+        heads = qkv.view(len(qkv), -1, shape.head_dim)
+        queries, keys, values = heads.split(
+            (shape.num_heads, shape.num_kv_heads, shape.num_kv_heads), dim=1
+        )
+        cos_sin = self._cos_sin[torch.from_numpy(batch.positions()).long()]
+        queries = rotate(queries.float(), cos_sin).to(qkv.dtype)
+        keys = rotate(keys.float(), cos_sin).to(qkv.dtype)
+        self._write(batch, cache, keys, values)
+        out = torch.empty_like(queries)
+        for index in range(len(batch.num_tokens)):
+            start = int(batch.first_token[index])
+            end = start + int(batch.num_tokens[index])
+            out[start:end] = self._attend(batch, index, cache, queries[start:end])
+        return out.view(len(qkv), -1)
+
+    def _write(self, batch: AttentionBatch, cache: Tensor, keys: Tensor, values: Tensor) -> None:
+        size, pack = self._shape.block_size, 4 // cache.itemsize
+        positions = batch.positions()
+        blocks = batch.block_tables[batch.token_sequence(), positions // size]
+        block, slot = torch.from_numpy(blocks).long(), torch.from_numpy(positions % size).long()
+        cache_keys, cache_values = split_cache(cache, self._shape)
+        cache_keys[block, :, slot] = keys.view(*keys.shape[:2], -1, pack)
+        cache_values[block, :, slot // pack, slot % pack] = values
+
+    def _attend(self, batch: AttentionBatch, index: int, cache: Tensor, queries: Tensor) -> Tensor:
+        """Return [tokens, heads, head_dim] of one sequence."""
+        shape = self._shape
+        first = int(batch.first_position[index])
+        context = first + len(queries)
+        blocks = batch.block_tables[index, : -(-context // shape.block_size)]
+        cache_keys, cache_values = split_cache(cache[torch.from_numpy(blocks).long()], shape)
+        keys = self._in_order(cache_keys.flatten(3), context)
+        values = self._in_order(cache_values.flatten(2, 3), context)
+        wide = queries.float().transpose(0, 1)
+        scores = wide @ keys.transpose(1, 2) / math.sqrt(shape.head_dim)
+        seen = torch.arange(first, context).unsqueeze(1) >= torch.arange(context)
+        weights = scores.masked_fill(~seen, -math.inf).softmax(dim=-1)
+        return (weights @ values).transpose(0, 1).to(queries.dtype)
+
+    def _in_order(self, blocks: Tensor, context: int) -> Tensor:
+        """[blocks, kv heads, block_size, head_dim] -> float32 [heads, context, head_dim]."""
+        merged = blocks.transpose(0, 1).flatten(1, 2)[:, :context].float()
+        return merged.repeat_interleave(self._shape.group, dim=0)
+
+
+class _Arguments(ctypes.Structure):
+    """`headrace::Attention` of `paged_attention.cpp`, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("qkv", "cache", "out", "cos_sin")),
+        *((name, ctypes.c_void_p) for name in ("token_sequence", "first_token", "first_position")),
+        ("block_tables", ctypes.c_void_p),
+        *((f"item_{name}", ctypes.c_void_p) for name in ("sequence", "first_row", "num_rows")),
+        ("block_table_stride", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in ("num_tokens", "num_items", "num_heads")),
+        *((name, ctypes.c_int32) for name in ("num_kv_heads", "head_dim", "block_size")),
+        ("scale", ctypes.c_float),
+    )
+
+
+class NativePagedAttention:
+    """The same by `paged_attention.cpp`."""
+
+    def __init__(
+        self, library: ctypes.CDLL, shape: AttentionShape, cos_sin: Tensor, dtype: torch.dtype
+    ) -> None:
+        suffix = "bfloat16" if dtype == torch.bfloat16 else "float32"
+        self._function = getattr(library, f"headrace_paged_attention_{suffix}")
+        self._shape = shape
+        self._cos_sin = cos_sin
+        self._arrays: tuple[Int32Array, ...] = ()  # keeps the addresses of the step alive
+        self._arguments = _Arguments(
+            cos_sin=cos_sin.data_ptr(),
+            num_heads=shape.num_heads,
+            num_kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
+            block_size=shape.block_size,
+            scale=1 / math.sqrt(shape.head_dim),
+        )
+        self._address = ctypes.addressof(self._arguments)
+
+    @staticmethod
+    def supports(head_dim: int) -> bool:
+        """Return whether heads of this width fill whole vectors."""
+        return head_dim % 16 == 0 and head_dim <= MAX_NATIVE_HEAD_DIM
+
+    def begin(self, batch: AttentionBatch) -> None:
+        """Cut the step into work items and hand their addresses over."""
+        names = ("token_sequence", "first_token", "first_position", "block_tables")
+        steps = (batch.token_sequence(), batch.first_token, batch.first_position)
+        items = _work_items(batch.num_tokens * self._shape.group)
+        self._arrays = (*steps, batch.block_tables, *items)
+        arguments = self._arguments
+        for name, array in zip((*names, *_ITEM_NAMES), self._arrays, strict=True):
+            assert array.dtype == np.int32, name
+            assert array.flags.c_contiguous, name
+            setattr(arguments, name, array.ctypes.data)
+        arguments.block_table_stride = batch.block_tables.shape[1]
+        arguments.num_tokens = len(steps[0])
+        arguments.num_items = len(items[0])
+
+    def __call__(self, qkv: Tensor, cache: Tensor) -> Tensor:
+        """Write and attend."""
+        shape = self._shape
+        out = torch.empty(len(qkv), shape.num_heads * shape.head_dim, dtype=qkv.dtype)
+        arguments = self._arguments
+        arguments.qkv = qkv.data_ptr()
+        arguments.cache = cache.data_ptr()
+        arguments.out = out.data_ptr()
+        self._function(self._address)
+        return out
+
+
+_ITEM_NAMES = ("item_sequence", "item_first_row", "item_num_rows")
+
+
+def _work_items(num_rows: Int32Array) -> tuple[Int32Array, Int32Array, Int32Array]:
+    """Return (sequence, first row, rows) of each item, for sequences of `num_rows` rows."""
+    counts = -(-num_rows // MAX_TILE_ROWS)
+    sequence = np.repeat(np.arange(len(num_rows), dtype=np.int32), counts)
+    before = np.cumsum(counts) - counts
+    first_row = (np.arange(len(sequence)) - before[sequence]) * MAX_TILE_ROWS
+    rows = np.minimum(MAX_TILE_ROWS, num_rows[sequence] - first_row)
+    return sequence, first_row.astype(np.int32), rows.astype(np.int32)

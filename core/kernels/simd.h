@@ -1,0 +1,157 @@
+// Sixteen-lane arithmetic and the one tile product that every matrix kernel here is made of.
+//
+// Numbers lie in 32-bit cells: one float32, or two neighbouring bfloat16. Written with compiler vector extensions,
+// so any CPU can run it; AVX-512 and AVX512_BF16 replace the two operations that matter where the CPU has them.
+// Every output number is a sum in a fixed order of its own row and column only, whatever else is computed with it.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+namespace headrace {
+
+constexpr int kLanes = 16;
+typedef float Floats __attribute__((vector_size(64)));
+typedef uint32_t Cells __attribute__((vector_size(64)));
+typedef int32_t Ints __attribute__((vector_size(64)));
+
+template <class V>
+inline V load(const void* from) {
+  V v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+
+template <class V>
+inline void store(void* to, V v) {
+  std::memcpy(to, &v, sizeof v);
+}
+
+inline Floats broadcast(float x) { return Floats{} + x; }
+inline Cells broadcast(uint32_t x) { return Cells{} + x; }
+inline float as_float(uint32_t bits) { float x; std::memcpy(&x, &bits, 4); return x; }
+inline uint32_t as_bits(float x) { uint32_t bits; std::memcpy(&bits, &x, 4); return bits; }
+
+inline uint16_t to_bf16(float x) {  // nearest, ties to even; NaN stays NaN
+  const uint32_t bits = as_bits(x);
+  if (x != x) return uint16_t((bits >> 16) | 0x40);
+  return uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+// e^x for x <= 0: relative error below 2e-7, exactly 1 at 0, exactly 0 below -87, NaN for NaN.
+inline Floats exp_nonpositive(Floats x) {
+  const float kRound = 12582912.f;  // adding and subtracting 1.5 * 2^23 rounds to an integer
+  const Floats n = (x * 1.44269504088896341f + kRound) - kRound;
+  const Floats r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  Floats p = broadcast(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.f;
+  const Ints exponent = (__builtin_convertvector(n, Ints) + 127) << 23;
+  return x < -87.f ? Floats{} : p * (Floats)exponent;
+}
+
+inline float sum(Floats v) {
+  for (int half = 8; half; half /= 2)
+    for (int i = 0; i < half; ++i) v[i] += v[i + half];
+  return v[0];
+}
+
+inline float maximum(Floats v) {
+  for (int half = 8; half; half /= 2)
+    for (int i = 0; i < half; ++i) v[i] = v[i] > v[i + half] ? v[i] : v[i + half];
+  return v[0];
+}
+
+struct Float32 {
+  using Element = float;
+  static constexpr int kPack = 1;  // numbers in a cell
+  static float get(const Element* x) { return *x; }
+  static void put(Element* to, float x) { *to = x; }
+  static Floats get16(const Element* x) { return load<Floats>(x); }
+  static void put16(Element* to, Floats v) { store(to, v); }
+  static Cells first_only(Cells cells) { return cells; }
+  static Floats multiply_add(Floats sum, Cells column, uint32_t row) {
+    return sum + (Floats)column * as_float(row);
+  }
+};
+
+struct Bfloat16 {
+  using Element = uint16_t;
+  static constexpr int kPack = 2;
+  static float get(const Element* x) { return as_float(uint32_t(*x) << 16); }
+  static void put(Element* to, float x) { *to = to_bf16(x); }
+  static Floats get16(const Element* x) {
+    typedef uint16_t Halves __attribute__((vector_size(32)));
+    return (Floats)(__builtin_convertvector(load<Halves>(x), Cells) << 16);
+  }
+  static void put16(Element* to, Floats v) {
+#if defined(__AVX512BF16__)
+    const __m256bh halves = _mm512_cvtneps_pbh((__m512)v);
+    std::memcpy(to, &halves, sizeof halves);
+#else
+    for (int i = 0; i < kLanes; ++i) to[i] = to_bf16(v[i]);
+#endif
+  }
+  static Cells first_only(Cells cells) { return cells & 0xffffu; }  // zero the odd numbers
+  static Floats multiply_add(Floats sum, Cells column, uint32_t row) {
+#if defined(__AVX512BF16__)
+    return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)column, (__m512bh)broadcast(row));
+#else
+    sum += (Floats)(column << 16) * as_float(row << 16);
+    return sum + (Floats)(column & 0xffff0000u) * as_float(row & 0xffff0000u);
+#endif
+  }
+};
+
+// acc[M rows][N * 16 columns] += rows[M][depth] * panel[depth][columns], in cells.
+// Row m's cell k lies at rows[m * kRowStride + k * kDepthStride], column cells of step k at panel[k * panel_stride].
+template <class T, int M, int N, int kRowStride, int kDepthStride>
+[[gnu::always_inline]] inline void tile_product(const uint32_t* rows, const uint32_t* panel,
+                                                ptrdiff_t panel_stride, int depth,
+                                                Floats (&acc)[M][N]) {
+  for (int k = 0; k < depth; ++k) {
+    Cells columns[N];
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) columns[n] = load<Cells>(panel + n * kLanes);
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+      const uint32_t row = rows[m * kRowStride];
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) acc[m][n] = T::multiply_add(acc[m][n], columns[n], row);
+    }
+    rows += kDepthStride;
+    panel += panel_stride;
+  }
+}
+
+// Calls body.template operator()<M>() with M = rows, 1 <= rows <= 12.
+constexpr int kMaxTileRows = 12;
+template <class Body>
+inline void with_tile_rows(int rows, Body&& body) {
+  switch (rows) {
+    case 1: return body(std::integral_constant<int, 1>{});
+    case 2: return body(std::integral_constant<int, 2>{});
+    case 3: return body(std::integral_constant<int, 3>{});
+    case 4: return body(std::integral_constant<int, 4>{});
+    case 5: return body(std::integral_constant<int, 5>{});
+    case 6: return body(std::integral_constant<int, 6>{});
+    case 7: return body(std::integral_constant<int, 7>{});
+    case 8: return body(std::integral_constant<int, 8>{});
+    case 9: return body(std::integral_constant<int, 9>{});
+    case 10: return body(std::integral_constant<int, 10>{});
+    case 11: return body(std::integral_constant<int, 11>{});
+    default: return body(std::integral_constant<int, 12>{});
+  }
+}
+
+}  // namespace headrace

@@ -1,0 +1,110 @@
+"""Tensors from safetensors files, checked one by one before anything uses them.
+
+Owns: which files make up a model, and that each tensor is there, of the stated shape and finite.
+Never knows: what the tensors mean. The safetensors library checks the header against the file's
+length; every complaint of it, and every fault found here, is a ModelError naming file and tensor.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from core.errors import ModelError
+from core.models.loader import read_json_object
+
+INDEX_NAME = "model.safetensors.index.json"
+SINGLE_NAME = "model.safetensors"
+FLOAT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+class WeightFiles:
+    """The open safetensors files of a directory; a context manager.
+
+    `take` reads a tensor; `finish` complains about tensors nobody took.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Open all files; raises ModelError."""
+        self._files: dict[Path, Any] = {}
+        self._locations: dict[str, Path] = {}
+        self._taken: set[str] = set()
+        for path, stated in _file_list(directory).items():
+            self._open(path, stated)
+
+    def __enter__(self) -> "WeightFiles":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for file in self._files.values():
+            file.__exit__(kind, error, trace)
+
+    def _open(self, path: Path, stated: set[str] | None) -> None:
+        try:
+            file = safe_open(path, framework="pt")
+        except FileNotFoundError:
+            raise ModelError(f"{path} is missing") from None
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"{path} is not a valid safetensors file: {error}") from error
+        self._files[path] = file
+        names = set(file.keys())
+        if stated is not None and (missing := stated - names):
+            raise ModelError(f"{path}: tensor {min(missing)} of the index is missing")
+        self._locations.update(dict.fromkeys(names, path))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._locations
+
+    def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return the tensor as a private copy in `dtype`; raises ModelError."""
+        path = self._locations.get(name)
+        if path is None:
+            where = ", ".join(str(path) for path in self._files)
+            raise ModelError(f"{where}: tensor {name} is missing")
+        file = self._files[path]
+        found = tuple(file.get_slice(name).get_shape())
+        if found != shape:
+            raise ModelError(f"{path}: tensor {name} has shape {found}, config.json says {shape}")
+        tensor: Tensor = file.get_tensor(name)
+        if tensor.dtype not in FLOAT_DTYPES:
+            raise ModelError(f"{path}: tensor {name} has unsupported type {tensor.dtype}")
+        low, high = torch.aminmax(tensor)
+        if not (torch.isfinite(low) and torch.isfinite(high)):
+            raise ModelError(f"{path}: tensor {name} holds NaN or infinity")
+        self._taken.add(name)
+        return tensor.to(dtype, copy=True)
+
+    def finish(self, ignored: Iterable[str] = ()) -> None:
+        """Raise ModelError if the files hold tensors that were not taken and are not `ignored`."""
+        extra = sorted(self._locations.keys() - self._taken - set(ignored))
+        extra = [name for name in extra if not name.endswith(".rotary_emb.inv_freq")]
+        if extra:
+            path = self._locations[extra[0]]
+            raise ModelError(f"{path}: tensor {extra[0]} is not part of a Llama model")
+
+
+def _file_list(directory: Path) -> dict[Path, set[str] | None]:
+    """Return the files and, where an index states them, the tensors each must hold."""
+    index_path = directory / INDEX_NAME
+    if not index_path.exists():
+        return {directory / SINGLE_NAME: None}
+    weight_map = read_json_object(index_path).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ModelError(f"{index_path}: weight_map is missing or empty")
+    files: dict[Path, set[str] | None] = {}
+    for name, file_name in weight_map.items():
+        if not isinstance(file_name, str) or Path(file_name).name != file_name:
+            raise ModelError(f"{index_path}: {file_name!r} is not a file name in the directory")
+        stated = files.setdefault(directory / file_name, set())
+        assert stated is not None
+        stated.add(name)
+    return files
