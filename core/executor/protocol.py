@@ -73,6 +73,12 @@ class Executor(Protocol):
         """
         ...
 
+    def forget_rows(self) -> None:
+        """Drop what was kept per row: another scheduler plans from now on, and its rows and
+        generations begin anew. Weights and the KV pool stay.
+        """
+        ...
+
     def statistics(self) -> ExecutorStatistics:
         """Return counters."""
         ...
