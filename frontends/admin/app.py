@@ -16,11 +16,12 @@ from dataclasses import dataclass
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from frontends.admin.access import Access, Origins, Refusal, bearer_key
+from frontends.admin.access import Access, Refusal, bearer_key
 from frontends.admin.handlers import Handlers
 from frontends.health import Health, Verdict
 from frontends.http.errors import ApiError, invalid_api_key, permission_denied
 from frontends.http.exchange import JSON
+from frontends.http.origin import HostList
 from ipc.control.declaration import Command, ReplyCode
 from ipc.messages import ControlCall, ControlReply
 
@@ -69,7 +70,7 @@ class AdminApp:
         self,
         *,
         access: Access,
-        origins: Origins,
+        hosts: HostList,
         handlers: Handlers,
         commands: Mapping[str, Command],
         health: Callable[[], Health],
@@ -78,7 +79,7 @@ class AdminApp:
     ) -> None:
         """Serve what these parts give."""
         self._access = access
-        self._origins = origins
+        self._hosts = hosts
         self._handlers = handlers
         self._commands = commands
         self._health = health
@@ -110,8 +111,7 @@ class AdminApp:
         await write_answer(send, answer)
 
     async def _answer(self, call: Call) -> Answer:
-        if not self._origins.accepts(call.headers.get("host", ""), call.headers.get("origin", "")):
-            raise permission_denied("This Host or Origin header is not accepted.", "bad_origin")
+        self._check_origin(call)
         route = self.open_routes.get((call.method, call.path))
         if route is not None:
             return await route(call)
@@ -123,6 +123,14 @@ class AdminApp:
         if route is None:
             raise self._no_route(call)
         return await route(call)
+
+    def _check_origin(self, call: Call) -> None:
+        host = call.headers.get("host", "").encode("latin-1")
+        origin = call.headers.get("origin")
+        if not self._hosts.allows_host(host):
+            raise permission_denied("The Host header does not name this port.", "host_not_allowed")
+        if origin is not None and not self._hosts.allows_origin(origin.encode("latin-1"), host):
+            raise permission_denied("Pages of this origin may not ask here.", "origin_not_allowed")
 
     def _no_route(self, call: Call) -> ApiError:
         methods = {m for m, path in (*self.open_routes, *self.closed_routes) if path == call.path}

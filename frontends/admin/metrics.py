@@ -38,11 +38,11 @@ class EngineFacts:
         return (("model_name", self.model_name), ("engine", "0"))
 
 
-def facts_of(config: HeadraceConfig) -> EngineFacts:
-    """Return the facts of a configuration."""
+def facts_of(config: HeadraceConfig, model_name: str) -> EngineFacts:
+    """Return the facts of a configuration; `model_name` is what clients call the model."""
     engine = config.engine
     return EngineFacts(
-        model_name=engine.served_model_name or engine.model.rstrip("/").rpartition("/")[2],
+        model_name=model_name,
         block_size=engine.block_size,
         cache_dtype=engine.dtype,
         prefix_cache=engine.prefix_cache,

@@ -6,10 +6,13 @@ Owns: which keys have a shortcut. Names, types and help come from the dataclass 
 """
 
 import argparse
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
+from core.config import HeadraceConfig
 from core.config_docs import key_help
 
 
@@ -62,7 +65,13 @@ def add_config_flags(parser: argparse.ArgumentParser, shortcuts: Iterable[Shortc
 def overrides_of(args: argparse.Namespace, shortcuts: Iterable[Shortcut]) -> list[str]:
     """Return all `key=value` overrides that were given, shortcuts last."""
     given = ((s.key, getattr(args, s.attribute)) for s in shortcuts)
-    return [*args.overrides, *(f"{key}={value}" for key, value in given if value is not None)]
+    return [*args.overrides, *(override(key, text) for key, text in given if text is not None)]
+
+
+def override(key: str, text: str) -> str:
+    """Return `key=value` with `text` quoted if the key holds text, so that a name may be `123`."""
+    holds_text = isinstance(attrgetter(key)(HeadraceConfig()), str)
+    return f"{key}={json.dumps(text) if holds_text else text}"
 
 
 def config_arguments(path: Path | None, overrides: Iterable[str]) -> list[str]:

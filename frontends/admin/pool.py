@@ -1,0 +1,205 @@
+"""One worker of the admin pool: its own process, sockets, memory and loop, off the data path.
+
+Owns: wiring and the loop's heartbeat. Never knows: requests' data. Two or more workers share the
+inherited HTTP socket; each has a socket of its own for `ctl` and the dashboard. Nothing here waits
+for another process without a bound, so a worker answers while the scheduler or an executor is
+stopped.
+
+    ctl, dashboard ─► admin.K.sock ─┐                        ┌─► scheduler.sock
+    HTTP ─► port shared by workers ─┴─ Access ─► Handlers ───┼─► supervisor.sock
+                                                             └─► board pages
+"""
+
+import asyncio
+import gc
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+import uvloop
+import zmq
+
+from core.clock import Clock
+from core.config import HeadraceConfig
+from core.config_file import config_from_json
+from core.model_card import ModelCard, card_from_json
+from frontends.admin import views
+from frontends.admin.access import Access
+from frontends.admin.app import AdminApp
+from frontends.admin.audit import AuditLog, state_directory
+from frontends.admin.door import Door
+from frontends.admin.handlers import Handlers
+from frontends.admin.listener import listen
+from frontends.admin.metrics import facts_of, render
+from frontends.admin.peers import Peer
+from frontends.admin.trail import Trail
+from frontends.board_source import BoardSource
+from frontends.boards import Boards
+from frontends.health import assess
+from frontends.http.origin import HostList
+from ipc.async_port import AsyncPort
+from ipc.board import BoardWriter
+from ipc.child import Child
+from ipc.codec import Codec
+from ipc.control.declaration import Destination
+from ipc.control.registry import COMMANDS
+from ipc.directory import DirectoryReader
+from ipc.heartbeat import HeartbeatState
+from ipc.messages import ControlCall, ControlReply
+from ipc.pages import ADMIN_PAGE
+from ipc.ports import Context, DealerPort, RouterPort
+from ipc.segment import Segment
+
+MAX_CALL_BYTES = 65_536
+MAX_REPLY_BYTES = 16 * 2**20
+TICK_DIVISOR = 2  # ticks in the longest allowed silence of the heartbeat
+
+CallPort = AsyncPort[ControlReply, ControlCall]
+DoorPort = AsyncPort[ControlCall, ControlReply]
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The zmq sockets of a worker."""
+
+    door: DoorPort
+    scheduler: CallPort
+    supervisor: CallPort
+
+    @classmethod
+    def open(cls, child: Child, context: Context) -> "Ports":
+        """Bind this worker's own socket and connect to the others'."""
+        directory = child.run_directory
+        calls: Codec[ControlCall] = Codec(ControlCall, MAX_CALL_BYTES)
+        replies: Codec[ControlReply] = Codec(ControlReply, MAX_REPLY_BYTES)
+        identity = f"{child.child_id}.{child.epoch}".encode()
+        door = RouterPort(context, directory.admin_url(worker_index(child)), calls, replies)
+        scheduler, supervisor = (
+            DealerPort(context, url, identity, replies, calls)
+            for url in (directory.scheduler_url, directory.supervisor_url)
+        )
+        return cls(AsyncPort(door), AsyncPort(scheduler), AsyncPort(supervisor))
+
+    @property
+    def dropped_frames(self) -> int:
+        """Frames that were no message, on all sockets."""
+        return sum(p.dropped_frames for p in (self.door, self.scheduler, self.supervisor))
+
+    def close(self) -> None:
+        """Close all sockets."""
+        for port in (self.door, self.scheduler, self.supervisor):
+            port.close()
+
+
+class Worker:
+    """One admin worker, from its wiring to its end."""
+
+    def __init__(self, child: Child, context: Context, clock: Clock) -> None:
+        """Wire everything up; `run` serves."""
+        self._child = child
+        self._clock = clock
+        self._config: HeadraceConfig = config_from_json(bytes(child.setup.config))
+        card: ModelCard = card_from_json(child.setup.model)
+        self._facts = facts_of(self._config, card.name)
+        self._source = BoardSource(child.run_directory, child.setup.peers, clock)
+        self._audit = AuditLog(state_directory(child.run_directory.name, os.environ), utc_now)
+        self._trail = Trail(child.child_id, COMMANDS, self._audit.record, clock)
+        self._ports = Ports.open(child, context)
+        self._peers = {
+            Destination.SCHEDULER: Peer(self._ports.scheduler, self._trail.answered_late),
+            Destination.SUPERVISOR: Peer(self._ports.supervisor, self._trail.answered_late),
+        }
+        segment = Segment.open(child.run_directory.directory, readonly=True)
+        self._access = Access(DirectoryReader(segment).read)
+        self._handlers = Handlers(
+            commands=COMMANDS,
+            peers=self._peers,
+            read_boards=self._source.read,
+            board_views={"status": self._status, "requests": requests_view},
+            trail=self._trail,
+        )
+        board = Segment.open(child.run_directory.board(child.child_id))
+        self._board = BoardWriter(board, ADMIN_PAGE, child.epoch)
+
+    async def run(self) -> None:
+        """Serve until the supervisor says stop."""
+        server = await listen(self._app(), self._child.listening_socket("admin"), self._clock)
+        door = Door(self._ports.door, self._access, self._handlers)
+        serving = [asyncio.create_task(peer.run()) for peer in self._peers.values()]
+        serving.append(asyncio.create_task(door.run()))
+        self._child.serving()
+        gc.collect()
+        gc.freeze()
+        try:
+            await self._tick_until_stopped(serving)
+        finally:
+            server.close()
+            for task in serving:
+                task.cancel()
+            await asyncio.gather(*serving, return_exceptions=True)
+            self._ports.close()
+            self._audit.close()
+
+    async def _tick_until_stopped(self, serving: list[asyncio.Task[None]]) -> None:
+        """Stamp the heartbeat and publish the page; a task that ends is a fault of ours and ends
+        us."""
+        interval_s = self._config.supervision.heartbeat_ms / 1000 / TICK_DIVISOR
+        while not self._child.stop_requested:
+            self._publish()
+            ended, _ = await asyncio.wait(serving, timeout=interval_s)
+            for task in ended:
+                task.result()
+            assert not ended, "a serving task returned"
+
+    def _publish(self) -> None:
+        now_ns = self._clock.now_ns()
+        self._child.stamp(HeartbeatState.IDLE, now_ns)
+        page = self._board.page
+        page["commands"] = self._trail.num_commands
+        page["refused"] = self._trail.num_refused
+        page["dropped_frames"] = self._ports.dropped_frames
+        self._board.publish(now_ns)
+
+    def _app(self) -> AdminApp:
+        limits = self._config.supervision
+        return AdminApp(
+            access=self._access,
+            hosts=HostList(self._config.admin.host, ()),
+            handlers=self._handlers,
+            commands=COMMANDS,
+            health=lambda: assess(self._source.read(), limits),
+            metrics=lambda: render(self._source.read(), self._facts),
+            version=version("headrace"),
+        )
+
+    def _status(self, boards: Boards, args: Mapping[str, object]) -> views.Record:
+        name = self._child.run_directory.name
+        return views.status(boards, name, self._facts, self._config.supervision)
+
+
+def requests_view(boards: Boards, args: Mapping[str, object]) -> views.Record:
+    """Answer `requests` for a silent scheduler."""
+    tenant = args.get("tenant")
+    return views.requests_from_board(boards, str(tenant) if tenant is not None else None)
+
+
+def worker_index(child: Child) -> int:
+    """Return K of `admin.K`."""
+    return int(child.child_id.partition(".")[2])
+
+
+def utc_now() -> str:
+    """Return the wall-clock time as ISO 8601 text, UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def run_worker(child: Child, clock: Clock) -> None:
+    """Run one worker to its end."""
+    context: Context = zmq.Context()
+    try:
+        worker = Worker(child, context, clock)
+        uvloop.run(worker.run())
+    finally:
+        context.destroy(linger=0)

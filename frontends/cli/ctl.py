@@ -1,0 +1,122 @@
+"""`headrace ctl`: every declared control command as a sub-command.
+
+Owns: how a declaration becomes flags, the question before a command that needs one, and exit codes.
+Never knows: any particular command.
+"""
+
+import argparse
+import os
+from collections.abc import Callable
+
+from core.config import HeadraceConfig
+from core.terminal import CommandError, ExitCode, Terminal
+from frontends.cli.control_client import Engine, call, find_engine
+from frontends.cli.render import render_result
+from ipc.control.declaration import Argument, ArgumentError, Command, ReplyCode
+from ipc.control.registry import COMMANDS
+
+DESCRIPTION = """Look into and control a running engine of this user.
+
+The engine is found by its name, and its admin key in its run directory or in HEADRACE_ADMIN_KEY."""
+
+EXIT_CODES = {
+    ReplyCode.BAD_ARGUMENT: ExitCode.USAGE,
+    ReplyCode.UNKNOWN_COMMAND: ExitCode.USAGE,
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare a sub-command for each control command."""
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in COMMANDS.values():
+        sub = commands.add_parser(
+            command.name, help=command.summary, description=command_help(command)
+        )
+        for argument in command.arguments:
+            add_argument(sub, argument)
+        add_common(sub, command)
+
+
+def add_common(parser: argparse.ArgumentParser, command: Command) -> None:
+    """Declare what every command takes."""
+    default = HeadraceConfig.__dataclass_fields__["name"].default
+    parser.add_argument("--name", default=default, help="name of the engine (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="write the result as JSON")
+    if command.confirm:
+        parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def add_argument(parser: argparse.ArgumentParser, argument: Argument) -> None:
+    """Declare one argument of a command, as its declaration spells it."""
+    help_text = f"{argument.help} ({argument.bounds})".replace("%", "%%")
+    if argument.positional:
+        parser.add_argument(
+            argument.name,
+            metavar=argument.name.upper(),
+            nargs=None if argument.required else "?",
+            type=value_of(argument),
+            help=help_text,
+        )
+    else:
+        parser.add_argument(
+            f"--{argument.name.replace('_', '-')}",
+            dest=argument.name,
+            metavar=argument.name.upper(),
+            required=argument.required,
+            type=value_of(argument),
+            help=help_text,
+        )
+
+
+def value_of(argument: Argument) -> Callable[[str], object]:
+    """Return the conversion of an argument as argparse wants it."""
+
+    def convert(text: str) -> object:
+        try:
+            return argument.parse(text)
+        except ArgumentError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return convert
+
+
+def command_help(command: Command) -> str:
+    """Return the description of a command: what it does and what it answers."""
+    result = "; ".join(f"{field.name}: {field.help}" for field in command.result)
+    return f"{command.summary}.\n\nResult: {result}."
+
+
+def run(args: argparse.Namespace, terminal: Terminal) -> int:
+    """Ask the engine and show its answer."""
+    command = COMMANDS[args.command]
+    given = {a.name: getattr(args, a.name) for a in command.arguments}
+    try:
+        checked = command.check({name: value for name, value in given.items() if value is not None})
+    except ArgumentError as error:
+        raise CommandError(str(error), ExitCode.USAGE) from None
+    engine = find_engine(args.name, os.environ)
+    if command.confirm and not args.yes:
+        terminal.confirm(question(command, checked, engine))
+    reply = call(engine, command.name, checked)
+    if reply.error:
+        raise CommandError(reply.error, exit_code(reply.code))
+    if args.json:
+        terminal.print_json(reply.result)
+    else:
+        terminal.write(render_result(command, reply.result, terminal))
+    return ExitCode.OK
+
+
+def question(command: Command, args: dict[str, object], engine: Engine) -> str:
+    """Return what a person is asked before the command is given."""
+    target = ", ".join(f"{name} {value}" for name, value in args.items()) or f"engine {engine.name}"
+    return command.confirm.format(target=target, name=engine.name)
+
+
+def exit_code(code: str) -> ExitCode:
+    """Return the exit code that goes with a reply's code."""
+    return (
+        EXIT_CODES.get(ReplyCode(code), ExitCode.FAILED)
+        if code in list(ReplyCode)
+        else ExitCode.FAILED
+    )

@@ -1,0 +1,91 @@
+"""Results of control commands for people: fields as lines, records as nested lines, lists of
+records as tables.
+
+Owns: layout only. The order and the titles come from the command's declaration, so a new command
+needs nothing here.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from core.terminal import Style, Terminal
+from ipc.control.declaration import Command
+
+NOTHING = "-"
+INDENT = "  "
+
+
+def render_result(command: Command, result: Mapping[str, object], terminal: Terminal) -> str:
+    """Return a result as text, declared fields first, in their order."""
+    declared = [field.name for field in command.result if field.name in result]
+    names = [*declared, *(name for name in result if name not in declared)]
+    plain = [name for name in names if not is_nested(result[name])]
+    nested = [name for name in names if is_nested(result[name])]
+    parts = ["\n".join(field_lines({name: result[name] for name in plain}, terminal))]
+    parts += [section(name, result[name], terminal) for name in nested]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def is_nested(value: object) -> bool:
+    """Tell whether a value gets a section of its own."""
+    return isinstance(value, Mapping | list)
+
+
+def section(name: str, value: object, terminal: Terminal) -> str:
+    """Return a titled section of a record or of a list of records."""
+    title = terminal.style(name, Style.BOLD)
+    if isinstance(value, Mapping):
+        lines = field_lines(value, terminal)
+    else:
+        assert isinstance(value, list), type(value)
+        lines = table_lines([row for row in value if isinstance(row, Mapping)], terminal)
+    return "\n".join([title, *(INDENT + line for line in lines or [NOTHING])])
+
+
+def field_lines(record: Mapping[str, object], terminal: Terminal) -> list[str]:
+    """Return a line per field, values aligned."""
+    width = max(map(len, record), default=0)
+    return [
+        f"{terminal.style(name.ljust(width), Style.DIM)}  {cell(value)}"
+        for name, value in record.items()
+    ]
+
+
+def table_lines(rows: Sequence[Mapping[str, object]], terminal: Terminal) -> list[str]:
+    """Return records as a table; numbers are aligned to the right."""
+    if not rows:
+        return []
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [[cell(row.get(name)) for name in names] for row in rows]
+    widths = [max(len(name), *(len(row[i]) for row in cells)) for i, name in enumerate(names)]
+    right = [all(is_number(row.get(name)) for row in rows) for name in names]
+    head = padded(names, widths, right)
+    return [terminal.style(head, Style.DIM), *(padded(row, widths, right) for row in cells)]
+
+
+def padded(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    """Return one line of a table."""
+    columns = zip(cells, widths, right, strict=True)
+    return "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in columns).rstrip()
+
+
+def is_number(value: object) -> bool:
+    """Tell whether a value is a number, or missing where numbers are."""
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def cell(value: object) -> str:
+    """Return a value in one line, without anything that could move a terminal's cursor."""
+    match value:
+        case None | "":
+            return NOTHING
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.3f}".rstrip("0").rstrip(".")
+        case Mapping():
+            inner = ", ".join(f"{key} {cell(item)}" for key, item in value.items())
+            return inner or NOTHING
+        case list():
+            return ", ".join(cell(item) for item in value) or NOTHING
+        case _:
+            return "".join(c if c.isprintable() else "?" for c in str(value))
