@@ -18,7 +18,7 @@ ENGINE_ROOMS = frozenset(
     f"core.{room}" for room in ("scheduler", "policy", "executor", "kernels", "models", "runtime")
 )
 FORBIDDEN: dict[str, frozenset[str]] = {
-    MODULES[ChildKind.JANITOR]: TENSORS | TERMINAL | WEB | {"numpy"},
+    MODULES[ChildKind.JANITOR]: TENSORS | TERMINAL | WEB | {"frontends"},
     MODULES[ChildKind.ADMIN]: TENSORS | TERMINAL | ENGINE_ROOMS,
     MODULES[ChildKind.EXECUTOR]: TERMINAL | WEB | {"frontends"},
     MODULES[ChildKind.SCHEDULER]: TENSORS | TERMINAL | WEB | {"frontends"},

@@ -1,0 +1,316 @@
+"""Close connections at random places and measure when the engine has its memory and row back.
+
+One connection at a time is closed while the body is sent, while queued, in prefill, in decode, or
+while an answer without streaming is awaited; other streams keep the engine busy. The moment of
+reclaim is read from the scheduler's page on the board, whose clock is the client's too. A delay is
+held against the step that was running: "one step + 50 ms". Then many are closed at once, and
+nothing may be left.
+"""
+
+import argparse
+import asyncio
+import random
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from ipc.board import BoardReader
+from ipc.pages import SCHEDULER_PAGE
+from ipc.segment import Segment
+from scripts.bench import _report as report
+from scripts.bench._client import Client, Prompts, Timeline
+from scripts.bench._engine import Engine, running_engine, wait_until
+
+PLACES = ("body", "queued", "prefill", "decode", "answer")
+MAX_NUM_SEQS = 8
+RECLAIM_S = 20.0
+MARGIN_MS = 50
+SETTINGS = (f"engine.max_num_seqs={MAX_NUM_SEQS}",)
+ABORTED = 7  # core.request.RequestStatus.FINISHED_ABORTED, as the page counts it
+BARS = (
+    report.Bar("excess_over_a_step_ms.max", "<=", MARGIN_MS, "ms"),
+    report.Bar("not_reclaimed", "<=", 0),
+    report.Bar("reclaimed", ">=", 1),
+    report.Bar("left.requests", "<=", 0),
+    report.Bar("left.held_blocks", "<=", 0),
+    report.Bar("neighbours.errors", "<=", 0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the scheduler's page says at one moment."""
+
+    aborted: int
+    reclaimed: int
+    waiting: int
+    running: int
+    held_blocks: int
+    plan_sent_ns: int  # of the step in flight, 0 = none
+    last_step_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """From the client's close to the reclaim, and the longest step meanwhile."""
+
+    place: str
+    reclaim_ms: float
+    step_ms: float
+
+
+class Board:
+    """The scheduler's page of one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Map the page; raises OSError if the engine is not there."""
+        path = engine.run_directory().board("scheduler")
+        self._reader = BoardReader(Segment.open(path, readonly=True), SCHEDULER_PAGE)
+
+    def read(self) -> State:
+        """Return what the page says now."""
+        page = self._reader.read().page
+        replica = page["replicas"][0]
+        return State(
+            aborted=int(page["finished"][ABORTED]),
+            reclaimed=int(page["cancel_reclaim"]["counts"].sum()),
+            waiting=int(page["num_waiting"]),
+            running=int(page["num_running"]),
+            held_blocks=int(replica["num_held_blocks"]),
+            plan_sent_ns=int(replica["plan_sent_ns"]),
+            last_step_ns=int(replica["last_step_ns"]),
+        )
+
+    async def watch_reclaim(self, before: State, closed_ns: int, place: str) -> Delay | None:
+        """Return the delay until one more request is aborted and reclaimed; None if it never is."""
+        longest_ns = 0
+        state = before
+        step_start_ns = before.plan_sent_ns
+        deadline_ns = closed_ns + int(RECLAIM_S * 1e9)
+        while (now := time.monotonic_ns()) < deadline_ns:
+            seen = self.read()
+            if seen.last_step_ns != state.last_step_ns:
+                start_ns = step_start_ns or state.last_step_ns
+                longest_ns = max(longest_ns, seen.last_step_ns - start_ns)
+                step_start_ns = seen.plan_sent_ns
+            state = seen
+            if seen.aborted > before.aborted and seen.reclaimed > before.reclaimed:
+                return Delay(place, (now - closed_ns) / 1e6, longest_ns / 1e6)
+            await asyncio.sleep(0.001)
+        return None
+
+
+class Connection:
+    """One raw HTTP/1.1 request that is closed without regard."""
+
+    def __init__(self, engine: Engine, body: dict[str, object]) -> None:
+        """Prepare the bytes of a completions request."""
+        data = orjson.dumps(body)
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{engine.port}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+        )
+        self.request = head.encode() + data
+        self._port = engine.port
+
+    async def open(self, num_bytes: int | None = None) -> None:
+        """Connect and send the request, or its first bytes."""
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writer.write(self.request[:num_bytes])
+        await self._writer.drain()
+
+    async def read(self, num_bytes: int) -> int:
+        """Read up to so many bytes of the answer; return how many came."""
+        count = 0
+        while count < num_bytes and (piece := await self._reader.read(num_bytes - count)):
+            count += len(piece)
+        return count
+
+    def close(self, abruptly: bool) -> int:
+        """Close, with a reset if `abruptly`; return the time, CLOCK_MONOTONIC ns."""
+        if abruptly:
+            raw: socket.socket = self._writer.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        closed_ns = time.monotonic_ns()
+        self._writer.transport.abort() if abruptly else self._writer.close()
+        return closed_ns
+
+
+@dataclass(slots=True)
+class Closer:
+    """Closes connections at the places; `source` draws where exactly."""
+
+    engine: Engine
+    client: Client
+    board: Board
+    model: str
+    prompts: Prompts
+    source: random.Random
+
+    def body(self, prompt_tokens: int, stream: bool = True) -> dict[str, object]:
+        """Return a request that would run for long."""
+        return {
+            "model": self.model,
+            "prompt": self.prompts.make(prompt_tokens),
+            "max_tokens": 1024,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": stream,
+        }
+
+    async def close_at(self, place: str) -> Delay | None:
+        """Close one connection at `place`; None if the engine never reclaimed it."""
+        prompt_tokens = 1500 if place == "prefill" else 64
+        connection = Connection(self.engine, self.body(prompt_tokens, stream=place != "answer"))
+        base = self.board.read()
+        await connection.open()
+        if place == "queued":
+            await self._arrived(lambda now: now.waiting > base.waiting)
+            await asyncio.sleep(self.source.uniform(0, 0.2))
+        else:
+            await self._arrived(lambda now: now.running > base.running)
+            await asyncio.sleep(self.source.uniform(0, 0.1))
+        if place == "decode":
+            await connection.read(self.source.randrange(200, 20_000))
+        before = self.board.read()
+        closed_ns = connection.close(abruptly=self.source.random() < 0.5)
+        return await self.board.watch_reclaim(before, closed_ns, place)
+
+    async def _arrived(self, condition: Callable[[State], bool]) -> None:
+        if not await wait_until(lambda: condition(self.board.read()), RECLAIM_S, 0.001):
+            raise RuntimeError(f"a request did not arrive: {self.board.read()}")
+
+    async def close_in_body(self) -> None:
+        """Close with a part of the request sent: no request may come of it."""
+        connection = Connection(self.engine, self.body(64))
+        await connection.open(self.source.randrange(1, len(connection.request)))
+        await asyncio.sleep(self.source.uniform(0, 0.02))
+        connection.close(abruptly=self.source.random() < 0.5)
+
+    async def close_in_burst(self) -> None:
+        """Send, read a random number of bytes for a random time, close."""
+        connection = Connection(self.engine, self.body(self.source.randrange(16, 600)))
+        await connection.open()
+        try:
+            async with asyncio.timeout(self.source.uniform(0, 3)):
+                await connection.read(self.source.randrange(1, 30_000))
+        except TimeoutError:
+            connection.close(abruptly=True)
+        else:
+            connection.close(abruptly=False)
+
+    async def keep_busy(self, streams: int, until: asyncio.Event) -> list[Timeline]:
+        """Keep `streams` streams going; they must not notice anything."""
+        timelines: list[Timeline] = []
+
+        async def one() -> None:
+            while not until.is_set():
+                timeline = Timeline()
+                timelines.append(timeline)
+                await self.client.stream("/v1/completions", self.body(64), timeline)
+
+        await asyncio.gather(*(one() for _ in range(streams)))
+        return timelines
+
+
+async def close_many(closer: Closer, place: str, count: int) -> tuple[list[Delay | None], int]:
+    """Close `count` connections at one place beside busy streams; return delays, stream errors."""
+    streams = MAX_NUM_SEQS if place == "queued" else MAX_NUM_SEQS // 2
+    done = asyncio.Event()
+    busy = asyncio.create_task(closer.keep_busy(streams, done))
+    delays: list[Delay | None] = []
+    try:
+        await wait_until(lambda: closer.board.read().running >= streams, RECLAIM_S)
+        for _ in range(count):
+            if place == "body":
+                await closer.close_in_body()
+            else:
+                delays.append(await closer.close_at(place))
+    finally:
+        done.set()
+        timelines = await busy
+    return delays, sum(1 for t in timelines if t.error)
+
+
+def delay_figures(delays: Sequence[Delay]) -> dict[str, Any]:
+    """Return the spread of delays, and of what they exceed their step by."""
+    excess = [max(0.0, each.reclaim_ms - each.step_ms) for each in delays]
+    return {
+        "reclaim_ms": report.spread_ms([each.reclaim_ms / 1e3 for each in delays]),
+        "step_ms": report.spread_ms([each.step_ms / 1e3 for each in delays]),
+        "excess_over_a_step_ms": report.spread_ms([value / 1e3 for value in excess]),
+    }
+
+
+async def measure(closer: Closer, connections: int) -> dict[str, Any]:
+    """Close a fifth of the connections at each place, then as many again at once."""
+    delays: list[Delay | None] = []
+    errors = 0
+    for place in PLACES:
+        print(f"cancel: {place}", file=sys.stderr)
+        some, failed = await close_many(closer, place, connections // len(PLACES))
+        delays += some
+        errors += failed
+    await asyncio.gather(*(closer.close_in_burst() for _ in range(connections)))
+    await wait_until(lambda: _is_idle(closer.board.read()), RECLAIM_S)
+    left = closer.board.read()
+    good = [each for each in delays if each is not None]
+    by_place = {
+        place: delay_figures([each for each in good if each.place == place]) for place in PLACES[1:]
+    }
+    return {
+        "connections": connections,
+        "reclaimed": len(good),
+        "not_reclaimed": len(delays) - len(good),
+        **delay_figures(good),
+        "by_place": by_place,
+        "burst": connections,
+        "left": {"requests": left.waiting + left.running, "held_blocks": left.held_blocks},
+        "neighbours": {"errors": errors},
+    }
+
+
+def _is_idle(state: State) -> bool:
+    return state.waiting == state.running == state.held_blocks == 0
+
+
+async def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Start an engine, close connections, and return the report."""
+    settings = [*SETTINGS, *args.set]
+    prompts, source = Prompts(1000, 40000, args.seed), random.Random(args.seed)
+    async with running_engine("cancel", settings) as engine, Client(engine.url) as client:
+        model = await client.model()
+        closer = Closer(engine, client, Board(engine), model, prompts, source)
+        figures = await measure(closer, args.connections)
+    return report.build("cancel", figures, BARS, command=sys.argv[1:], seed=args.seed)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parse = argparse.ArgumentParser(prog="scripts/bench/cancel", description=__doc__)
+    add = parse.add_argument
+    add("--set", action="append", default=[], metavar="PATH=VALUE", help="setting of the engine")
+    add("--connections", type=int, default=200, help="closed one at a time; as many again at once")
+    add("--seed", type=int, default=1, help="of places and prompts")
+    add("--json", action="store_true", help="one JSON object on stdout instead of a table")
+    return parse
+
+
+def main() -> int:
+    """Run the command line; the exit status is 1 if a bar fails, 2 if nothing could be measured."""
+    args = parser().parse_args()
+    try:
+        return report.emit(asyncio.run(run(args)), args.json)
+    except (RuntimeError, OSError) as error:
+        print(f"cancel: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
