@@ -42,7 +42,7 @@ class _Inbox(Generic[InT]):
 
     def take(self, limit: int) -> list[Received[InT]]:
         messages: list[Received[InT]] = []
-        for _ in range(min(limit, len(self._frames))):
+        while self._frames and len(messages) < limit:
             peer, frame = self._frames.popleft()
             try:
                 messages.append(Received(peer, self._receives.decode(frame)))

@@ -55,9 +55,9 @@ class _Port(ABC, Generic[InT, OutT]):
         return int(self.socket.getsockopt(zmq.FD))
 
     def receive(self, limit: int) -> list[Received[InT]]:
-        """Return up to `limit` messages; bad frames count against the limit too."""
+        """Return up to `limit` messages; none = there is none."""
         messages: list[Received[InT]] = []
-        for _ in range(limit):
+        while len(messages) < limit:
             try:
                 parts = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
