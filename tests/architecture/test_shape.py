@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ipc.control.registry import COMMANDS
 from tests.architecture.repository import (
     PACKAGES,
     ROOT,
@@ -39,8 +40,9 @@ def test_every_folder_of_modules_is_a_package() -> None:
 
 
 def test_every_module_is_used() -> None:
-    """A module is imported by another, or run by a dotted name that another one holds."""
+    """A module is imported by another, run by a dotted name that one holds, or found by a registry."""
     used = ENTRY_POINTS | {name for module in engine_modules() for name in references(module)}
+    used |= {f"ipc.control.{command.name}" for command in COMMANDS.values()}
     assert [str(each.path) for each in engine_modules() if each.dotted not in used] == []
 
 
