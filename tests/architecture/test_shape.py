@@ -40,7 +40,7 @@ def test_every_folder_of_modules_is_a_package() -> None:
 
 
 def test_every_module_is_used() -> None:
-    """A module is imported by another, run by a dotted name that one holds, or found by a registry."""
+    """A module is imported, run by a dotted name that another holds, or found by a registry."""
     used = ENTRY_POINTS | {name for module in engine_modules() for name in references(module)}
     used |= {f"ipc.control.{command.name}" for command in COMMANDS.values()}
     assert [str(each.path) for each in engine_modules() if each.dotted not in used] == []
