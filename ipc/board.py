@@ -33,7 +33,7 @@ _READ_ATTEMPTS: Final = 4
 class Snapshot:
     """One page as it was published.
 
-    `page` is a private copy, a structured array of shape (). `stamp_ns` 0: nothing was published
+    `page` is a read-only copy, a structured array of shape (). `stamp_ns` 0: nothing was published
     yet, all fields are zero. `stale`: not the newest page, but the last that could be read whole.
     """
 
@@ -110,7 +110,7 @@ class BoardReader:
             sequence, stamp_ns, epoch, crc = self._memory.words[slot][:4]
             if sequence == 0:
                 return self._last
-            page = np.frombuffer(bytearray(self._memory.pages[slot]), self._dtype).reshape(())
+            page = np.frombuffer(bytes(self._memory.pages[slot]), self._dtype).reshape(())
             if _checksum(sequence, stamp_ns, epoch, page.reshape(1).view(np.uint8).data) == crc:
                 self._last = Snapshot(page, epoch, stamp_ns)
                 return self._last
