@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from core.sampling_params import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
 
-
 RecordArray = npt.NDArray[np.void]
 
 
@@ -65,7 +64,9 @@ class PlanFlag(IntFlag):
 
     SAMPLE = 1  # sample a token after the last new position
     FEEDBACK = 2  # the first new token is the one this row sampled in the previous plan; the span has it later
-    PROMPT_LOGPROBS = 4  # return log-probabilities of the prompt tokens at the new positions
+    # Return log-probabilities of the prompt tokens that the new positions predict: a group of entries
+    # for each new position p with p + 1 < prompt_len, about the token at p + 1.
+    PROMPT_LOGPROBS = 4
 
 
 PLAN_ROW = np.dtype(
@@ -88,8 +89,9 @@ RESULT_ROW = np.dtype(
         ("logprob", np.float32),  # of token_id, before temperature and penalties; NaN where not asked for
         ("logprobs_start", np.int32),  # the best alternatives of token_id in `logprobs`
         ("num_logprobs", np.int32),
-        ("prompt_logprobs_start", np.int32),  # (1 + num_prompt_logprobs) entries a position, the actual token first
-        ("num_prompt_logprobs", np.int32),  # entries, not positions
+        # Groups of 1 + num_prompt_logprobs (of the row) entries, the actual token first.
+        ("prompt_logprobs_start", np.int32),
+        ("num_prompt_logprobs", np.int32),  # entries, not groups
         ("error", np.uint32),  # ResultError
     ]
 )
@@ -109,7 +111,7 @@ class OutputKind(IntEnum):
 
     QUEUED = 0  # accepted into the waiting queue
     STARTED = 1  # first scheduled: `queue_ns`, `num_cached_tokens` are set
-    PROMPT_LOGPROBS = 2  # `logprobs_start/num_logprobs`: entries of `index`-th prompt position on
+    PROMPT_LOGPROBS = 2  # groups of entries; the first is about the prompt token at `index` ≥ 1
     TOKEN = 3  # token_id at output `index`
     FINISHED = 4  # the one terminal record: status, usage, and the rejection if any
     RELEASED = 5  # no plan names the span any more: its owner may reuse it
