@@ -41,6 +41,15 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class ChildRow:
+    """A child as the supervisor sees it; `state` is a `ProcessState`."""
+
+    id: str
+    state: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """All three verdicts of one moment."""
 
@@ -78,9 +87,9 @@ def live_faults(boards: Boards, limits: SupervisionConfig) -> Iterator[str]:
         yield "the supervisor has not started"
     elif is_silent(boards, beat, limits):
         yield f"supervisor: silent for {boards.age_s(beat.stamp_ns):.1f} s"
-    for child, state in child_states(boards):
-        if state == ProcessState.GIVEN_UP:
-            yield f"{child}: given up after too many restarts"
+    for child in children_of(boards):
+        if child.state == ProcessState.GIVEN_UP:
+            yield f"{child.id}: given up after too many restarts"
 
 
 def ready_faults(boards: Boards, limits: SupervisionConfig) -> Iterator[str]:
@@ -101,8 +110,11 @@ def ready_faults(boards: Boards, limits: SupervisionConfig) -> Iterator[str]:
 
 def kind_faults(boards: Boards, kind: str, limits: SupervisionConfig) -> Iterator[str]:
     """Yield a fault unless one process of `kind` serves and its loop stamps."""
-    beats = [beat for child, beat in boards.heartbeats.items() if kind_of(child) == kind]
-    serving = [beat for beat in beats if beat.epoch and beat.state is not HeartbeatState.OFF]
+    serving = [
+        boards.heartbeats[child.id]
+        for child in children_of(boards)
+        if kind_of(child.id) == kind and is_serving(boards, child)
+    ]
     if not serving:
         yield f"{kind}: none serves"
     elif all(is_silent(boards, beat, limits) for beat in serving):
@@ -158,8 +170,18 @@ def is_silent(boards: Boards, beat: Heartbeat, limits: SupervisionConfig) -> boo
     return boards.taken_ns > quiet_until_ns
 
 
-def child_states(boards: Boards) -> list[tuple[str, int]]:
-    """Return id and state of each child on the supervisor's page."""
+def is_serving(boards: Boards, child: ChildRow) -> bool:
+    """Tell whether the instance that was started last runs and has taken up its work."""
+    beat = boards.heartbeats.get(child.id)
+    return (
+        beat is not None
+        and beat.epoch == child.epoch
+        and child.state in (ProcessState.STARTING, ProcessState.RUNNING)
+    )
+
+
+def children_of(boards: Boards) -> list[ChildRow]:
+    """Return what the supervisor's page says of each child."""
     supervisor = boards.record("supervisor")
     rows = supervisor["children"][: int(supervisor["num_children"])]
-    return [(text_of(row["name"]), int(row["state"])) for row in rows]
+    return [ChildRow(text_of(row["name"]), int(row["state"]), int(row["epoch"])) for row in rows]
