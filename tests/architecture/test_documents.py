@@ -40,6 +40,13 @@ def test_every_key_is_in_the_default_configuration() -> None:
     assert toml_keys(DEFAULT_TOML.read_text()) == set(keys(HeadraceConfig))
 
 
+def test_every_configuration_is_in_the_readme_of_its_folder() -> None:
+    """Each file says there what it is for."""
+    readme = (ROOT / "configs" / "README.md").read_text()
+    names = [path.name for path in files() if path.match("configs/*.toml")]
+    assert [name for name in names if f"`{name}`" not in readme] == []
+
+
 def scripts(folder: str) -> list[str]:
     """Return the commands of a scripts folder."""
     found = [path for path in files() if str(path.parent) == folder and not path.suffix]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.architecture.repository import PACKAGES, ROOT, files
 
-INSTALLED = {".py", ".cpp", ".tcss", ".toml"}
+INSTALLED = {".py", ".cpp", ".h", ".tcss", ".toml"}
 pytestmark = pytest.mark.slow
 
 
