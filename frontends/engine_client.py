@@ -1,0 +1,361 @@
+"""The engine as an http process sees it: operations go out, events come back.
+
+Owns: the table of live operations, which tokenizer serves which, and their ends: whatever happens
+to a tokenizer, an operation gets a terminal event. Never knows: HTTP. One task a tokenizer reads
+its port and puts the events into the queues of the operations; a reader is woken once for all that
+a step brought.
+
+    generate ─► Queued ─► Started ─► Chunk … Chunk (a finish_reason for each choice)
+    Failed ends it anywhere
+"""
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol, Self
+
+from core.clock import NS_PER_S, Clock
+from core.errors import Rejection, RejectionReason
+from core.messages.http import (
+    Chunk,
+    Chunks,
+    Detokenized,
+    Failed,
+    Queued,
+    Started,
+    ToHttp,
+    Tokenized,
+)
+from core.messages.tokenizer import Cancel, Detokenize, Generate, Tokenize, ToTokenizer
+from ipc.channel import Received
+
+Event = Queued | Started | Chunk | Failed | Tokenized | Detokenized
+
+QUEUE_CAPACITY = 512
+QUEUE_CAPACITY_PER_CHOICE = 64
+RECEIVE_LIMIT = 64
+OVERDUE_GRACE_NS = 10 * NS_PER_S
+CALL_TIMEOUT_NS = 60 * NS_PER_S
+RETRY_AFTER_MS = 1000
+
+
+class OperationClosedError(Exception):
+    """The operation was cancelled from this side; no event will come."""
+
+
+class EnginePort(Protocol):
+    """The way to one tokenizer (`ipc.async_port.AsyncPort`)."""
+
+    @property
+    def dropped_frames(self) -> int:
+        """Frames that were no message."""
+        ...
+
+    async def receive(self, limit: int) -> list[Received[ToHttp]]:
+        """Wait for messages; return 1 to `limit` of them."""
+        ...
+
+    def send_nowait(self, message: ToTokenizer) -> bool:
+        """Send without waiting; False = nothing was sent."""
+        ...
+
+    def close(self) -> None:
+        """Close the socket."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Link:
+    """One tokenizer: its port, the instance that serves (0 = none), and what is owed to it."""
+
+    port: EnginePort
+    epoch: int = 0
+    operations: dict[str, "Operation"] = field(default_factory=dict)
+    unsent_cancels: deque[Cancel] = field(default_factory=deque)
+
+
+class Operation:
+    """One request on its way through the engine; leaving its `with` block cancels the rest.
+
+    `on_overflow` is called when the reader takes so little that its bounded queue is full; the
+    operation is cancelled then.
+    """
+
+    __slots__ = (
+        "_capacity",
+        "_client",
+        "_events",
+        "_is_closed",
+        "_link",
+        "_num_open",
+        "_waiter",
+        "give_up_ns",
+        "on_overflow",
+        "operation_id",
+    )
+
+    def __init__(
+        self, client: "EngineClient", operation_id: str, num_choices: int, give_up_ns: int
+    ) -> None:
+        self.operation_id = operation_id
+        self.give_up_ns = give_up_ns
+        self.on_overflow: Callable[[], None] | None = None
+        self._client = client
+        self._link: _Link | None = None
+        self._num_open = num_choices
+        self._capacity = QUEUE_CAPACITY + QUEUE_CAPACITY_PER_CHOICE * num_choices
+        self._events: list[Event] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_closed = False
+
+    @property
+    def is_finished(self) -> bool:
+        """True when all choices have ended; the events may still wait to be read."""
+        return self._num_open == 0
+
+    async def next_events(self, timeout_s: float | None = None) -> list[Event]:
+        """Return all events that have come, waiting for the first; empty after `timeout_s`.
+
+        Without a timeout the wait ends at `give_up_ns` (see `EngineClient.tick`). Raises
+        OperationClosedError after `cancel`.
+        """
+        if not self._events and not self._is_closed:
+            await self._wait(timeout_s)
+        if self._is_closed:
+            raise OperationClosedError
+        events, self._events = self._events, []
+        return events
+
+    def cancel(self) -> None:
+        """End the operation from this side, if it has not ended; the tokenizer is told at once."""
+        if not self._is_closed and not self.is_finished:
+            self._client.send_cancel(self)
+            self._num_open = 0
+        self._is_closed = True
+        self._wake()
+
+    def push(self, event: Event) -> None:
+        """Take in an event from the engine."""
+        if self.is_finished:
+            return
+        self._events.append(event)
+        if isinstance(event, Chunk):
+            self._num_open -= bool(event.finish_reason)
+        elif not isinstance(event, Queued | Started):
+            self._num_open = 0
+        if self.is_finished:
+            self._client.forget(self)
+        if len(self._events) > self._capacity and self.on_overflow is not None:
+            self.cancel()
+            self.on_overflow()
+        self._wake()
+
+    def attach(self, link: _Link) -> None:
+        """Note the tokenizer that serves this operation."""
+        self._link = link
+        link.operations[self.operation_id] = self
+
+    def detach(self) -> _Link | None:
+        """Leave the tokenizer; return it, or None if the operation was not with one."""
+        link, self._link = self._link, None
+        if link is not None:
+            del link.operations[self.operation_id]
+        return link
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.cancel()
+
+    async def _wait(self, timeout_s: float | None) -> None:
+        assert self._waiter is None, "two tasks read one operation"
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = loop.call_later(timeout_s, self._wake) if timeout_s is not None else None
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    """What a client has to show."""
+
+    num_operations: int
+    num_serving: int
+    dropped_frames: int
+
+
+class EngineClient:
+    """All operations of this process.
+
+    `serving_epoch(index)` says which instance of tokenizer `index` lives and serves; 0 = none.
+    """
+
+    def __init__(
+        self,
+        ports: Sequence[EnginePort],
+        serving_epoch: Callable[[int], int],
+        clock: Clock,
+        *,
+        max_operations: int,
+        request_timeout_ns: int,
+    ) -> None:
+        self._links = [_Link(port) for port in ports]
+        self._serving_epoch = serving_epoch
+        self._clock = clock
+        self._max_operations = max_operations
+        self._request_timeout_ns = request_timeout_ns
+        self._readers: list[asyncio.Task[None]] = []
+
+    @property
+    def num_operations(self) -> int:
+        """Operations that have not ended."""
+        return sum(len(link.operations) for link in self._links)
+
+    def statistics(self) -> EngineStatistics:
+        """Return counters."""
+        return EngineStatistics(
+            num_operations=self.num_operations,
+            num_serving=sum(1 for link in self._links if link.epoch),
+            dropped_frames=sum(link.port.dropped_frames for link in self._links),
+        )
+
+    def start(self) -> None:
+        """Read from all tokenizers, inside a running event loop."""
+        self.tick()
+        loop = asyncio.get_running_loop()
+        self._readers = [loop.create_task(self._read(link)) for link in self._links]
+
+    async def stop(self) -> None:
+        """Cancel what is left and close the ports."""
+        for link in self._links:
+            for operation in list(link.operations.values()):
+                operation.cancel()
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+        for link in self._links:
+            link.port.close()
+
+    def generate(self, message: Generate) -> Operation:
+        """Start an operation; whatever goes wrong is its `Failed` event."""
+        end_ns = message.end_deadline_ns or self._clock.now_ns() + self._request_timeout_ns
+        num_choices = len(message.prompts) * message.n
+        return self._begin(message, num_choices, end_ns + OVERDUE_GRACE_NS)
+
+    async def tokenize(self, message: Tokenize) -> Tokenized | Failed:
+        """Return the token ids of a prompt."""
+        answer = await self._call(message)
+        assert isinstance(answer, Tokenized | Failed), answer
+        return answer
+
+    async def detokenize(self, message: Detokenize) -> Detokenized | Failed:
+        """Return the text of token ids."""
+        answer = await self._call(message)
+        assert isinstance(answer, Detokenized | Failed), answer
+        return answer
+
+    def tick(self) -> None:
+        """Look at epochs and at operations that should have ended; call it every heartbeat."""
+        now_ns = self._clock.now_ns()
+        for index, link in enumerate(self._links):
+            self._look_at_epoch(link, self._serving_epoch(index))
+            self._retry_cancels(link)
+            overdue = [o for o in link.operations.values() if o.give_up_ns <= now_ns]
+            for operation in overdue:
+                self.send_cancel(operation)
+                operation.push(_refused(operation, RejectionReason.DEADLINE_EXCEEDED))
+
+    def send_cancel(self, operation: Operation) -> None:
+        """Tell the tokenizer of `operation` that nobody wants it any more."""
+        link = operation.detach()
+        if link is None or link.epoch == 0:
+            return
+        cancel = Cancel(operation.operation_id, closed_ns=self._clock.now_ns())
+        if link.unsent_cancels or not link.port.send_nowait(cancel):
+            link.unsent_cancels.append(cancel)
+
+    def forget(self, operation: Operation) -> None:
+        """Drop an operation that has ended."""
+        operation.detach()
+
+    def _begin(
+        self, message: Generate | Tokenize | Detokenize, num_choices: int, give_up_ns: int
+    ) -> Operation:
+        operation = Operation(self, message.operation_id, num_choices, give_up_ns)
+        if self.num_operations >= self._max_operations:
+            operation.push(_refused(operation, RejectionReason.TOKENIZER_BUSY))
+            return operation
+        serving = sorted(
+            (link for link in self._links if link.epoch), key=lambda link: len(link.operations)
+        )
+        for link in serving:
+            if link.port.send_nowait(message):
+                operation.attach(link)
+                return operation
+        reason = RejectionReason.TOKENIZER_BUSY if serving else RejectionReason.ENGINE_RESTARTED
+        operation.push(_refused(operation, reason))
+        return operation
+
+    async def _call(self, message: Tokenize | Detokenize) -> Event:
+        with self._begin(message, 1, self._clock.now_ns() + CALL_TIMEOUT_NS) as operation:
+            return (await operation.next_events())[-1]
+
+    async def _read(self, link: _Link) -> None:
+        """Put what arrives into the operations' queues, and let their readers run in between."""
+        while True:
+            for received in await link.port.receive(RECEIVE_LIMIT):
+                self._dispatch(link, received.message)
+            await asyncio.sleep(0)
+
+    def _dispatch(self, link: _Link, message: ToHttp) -> None:
+        events = message.chunks if isinstance(message, Chunks) else (message,)
+        for event in events:
+            operation = link.operations.get(event.operation_id)
+            if operation is not None:
+                operation.push(event)
+
+    def _look_at_epoch(self, link: _Link, epoch: int) -> None:
+        """End the operations of an instance that is gone."""
+        if epoch == link.epoch:
+            return
+        link.epoch = epoch
+        link.unsent_cancels.clear()
+        for operation in list(link.operations.values()):
+            operation.push(_refused(operation, RejectionReason.ENGINE_RESTARTED))
+
+    def _retry_cancels(self, link: _Link) -> None:
+        while link.unsent_cancels and link.port.send_nowait(link.unsent_cancels[0]):
+            link.unsent_cancels.popleft()
+
+
+def new_operation_id() -> str:
+    """Return an id that no other operation has."""
+    return secrets.token_hex(16)
+
+
+def _refused(operation: Operation, reason: RejectionReason) -> Failed:
+    return Failed(
+        operation.operation_id,
+        reason.code,
+        code=reason.code,
+        status=503,
+        rejection=Rejection(reason, retry_after_ms=RETRY_AFTER_MS),
+    )

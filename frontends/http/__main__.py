@@ -1,0 +1,124 @@
+"""`python -P -m frontends.http FD`: one http process of an engine, started by its supervisor.
+
+Owns: the way from what was inherited (setup, listening socket, shared memory) to a running server.
+Never knows: requests.
+"""
+
+import asyncio
+import gc
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+import uvloop
+import zmq
+
+from core.clock import MonotonicClock
+from core.config import HeadraceConfig
+from core.config_file import config_from_json
+from core.messages.http import ToHttp
+from core.messages.tokenizer import ToTokenizer
+from core.model_card import card_from_json
+from frontends.board_source import BoardSource
+from frontends.http.lifecycle import Lifecycle
+from frontends.http.wiring import Outside, build, serving_epoch_of
+from ipc.async_port import AsyncPort
+from ipc.board import BoardReader, BoardWriter
+from ipc.child import Child
+from ipc.codec import Codec
+from ipc.directory import DirectoryReader
+from ipc.errors import IpcError
+from ipc.pages import HTTP_PAGE, SUPERVISOR_PAGE
+from ipc.ports import Context, DealerPort
+from ipc.segment import Segment
+
+SPARE_FDS = 256
+EXIT_SETUP = 2
+
+
+def main() -> int:
+    """Run one http process; return its exit code."""
+    try:
+        child = Child.attach(sys.argv)
+        config = config_from_json(bytes(child.setup.config))
+    except IpcError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_SETUP
+    raise_fd_limit(config.http.max_connections + SPARE_FDS)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run(child, config))
+    return 0
+
+
+async def run(child: Child, config: HeadraceConfig) -> None:
+    """Serve until the supervisor asks to stop."""
+    lifecycle = Lifecycle()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lifecycle.drain)
+    context: Context = zmq.Context()
+    try:
+        server = build(_outside(child, config, context), lifecycle)
+        gc.collect()
+        gc.freeze()
+        await server.serve(child.serving)
+    finally:
+        context.term()
+
+
+def _outside(child: Child, config: HeadraceConfig, context: Context) -> Outside:
+    directory, clock = child.run_directory, MonotonicClock()
+    board = Segment.open(directory.board(child.child_id))
+    tenants = DirectoryReader(Segment.open(directory.directory, readonly=True))
+    return Outside(
+        config=config,
+        card=card_from_json(child.setup.model),
+        listener=child.listening_socket("http"),
+        ports=[_port(child, context, index) for index in range(config.tokenizer.processes)],
+        serving_epoch=_serving_epoch(child),
+        read_boards=BoardSource(directory, child.setup.peers, clock).read,
+        read_directory=tenants.read,
+        board=BoardWriter(board, HTTP_PAGE, child.epoch),
+        stamp=child.stamp,
+        clock=clock,
+        wall_clock_s=time.time,
+    )
+
+
+def _port(child: Child, context: Context, tokenizer: int) -> AsyncPort[ToHttp, ToTokenizer]:
+    """Return the way to one tokenizer."""
+    return AsyncPort(
+        DealerPort(
+            context,
+            child.run_directory.tokenizer_url(tokenizer),
+            f"{child.child_id}.{child.epoch}".encode(),
+            Codec[ToHttp](ToHttp),
+            Codec[ToTokenizer](ToTokenizer),
+        )
+    )
+
+
+def _serving_epoch(child: Child) -> Callable[[int], int]:
+    """Return the question which instance of a tokenizer serves."""
+    segment = Segment.open(child.run_directory.board("supervisor"), readonly=True)
+    reader = BoardReader(segment, SUPERVISOR_PAGE)
+
+    def serving_epoch(tokenizer: int) -> int:
+        child_id = f"tokenizer.{tokenizer}"
+        snapshot = reader.read()
+        page = snapshot.page.reshape(1)[0] if snapshot.stamp_ns else None
+        return serving_epoch_of(child_id, child.peer_epoch(child_id), page)
+
+    return serving_epoch
+
+
+def raise_fd_limit(num_fds: int) -> None:
+    """Allow so many open files, as far as this user may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = num_fds if hard == resource.RLIM_INFINITY else min(num_fds, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,283 @@
+"""Every error a client can be told, and the one table from rejection reasons to HTTP answers.
+
+    ApiError        an answer that is not 200: status, type, code, param, and when to come back
+
+Owns: statuses, types, codes and wording. Never knows: sockets, ASGI, or who found the fault.
+The body is OpenAI's: `{"error": {"message", "type", "param", "code"}}`, code a string or null.
+"""
+
+import math
+from dataclasses import dataclass
+
+import orjson
+
+from core.errors import Rejection, RejectionReason
+from core.messages.http import Chunk, Failed
+
+INVALID_REQUEST = "invalid_request_error"
+RATE_LIMIT = "rate_limit_error"
+PERMISSION = "permission_error"
+OVERLOADED = "overloaded_error"
+TIMEOUT = "timeout_error"
+SERVER = "server_error"
+
+DEFAULT_RETRY_AFTER_MS = 1000
+MS_PER_S = 1000
+
+Header = tuple[bytes, bytes]
+
+
+class ApiError(Exception):
+    """An answer that is not 200; raised anywhere below a route and written by the application."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type_: str = INVALID_REQUEST,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after_ms: int = 0,
+        should_retry: bool | None = None,
+        reason: RejectionReason = RejectionReason.NONE,
+        headers: tuple[Header, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type_
+        self.code = code
+        self.param = param
+        self.retry_after_ms = retry_after_ms
+        self.should_retry = should_retry
+        self.reason = reason
+        self._headers = headers
+
+    def body(self) -> bytes:
+        """Return the JSON body, which is also the payload of an error event in a stream."""
+        return orjson.dumps(
+            {
+                "error": {
+                    "message": self.message,
+                    "type": self.type,
+                    "param": self.param,
+                    "code": self.code,
+                }
+            }
+        )
+
+    def headers(self) -> list[Header]:
+        """Return the headers that go with the status: when to retry, or not at all."""
+        headers = list(self._headers)
+        if self.retry_after_ms > 0:
+            seconds = math.ceil(self.retry_after_ms / MS_PER_S)
+            headers.append((b"retry-after", str(seconds).encode()))
+            headers.append((b"retry-after-ms", str(self.retry_after_ms).encode()))
+        if self.should_retry is not None:
+            headers.append((b"x-should-retry", b"true" if self.should_retry else b"false"))
+        return headers
+
+
+def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """Return the 400 for a parameter that cannot be accepted."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def unsupported_parameter(param: str, value: str = "") -> ApiError:
+    """Return the 400 for a field that OpenAI defines and this server does not build."""
+    shown = f" with the value {value}" if value else ""
+    return bad_request(
+        f"The parameter '{param}'{shown} is not supported by this server.",
+        param=param,
+        code="unsupported_parameter",
+    )
+
+
+def context_length_exceeded(
+    max_model_len: int, num_prompt_tokens: int, num_tokens: int
+) -> ApiError:
+    """Return the 400 for more than the context holds; clients look for the first words."""
+    num_completion_tokens = max(0, num_tokens - num_prompt_tokens)
+    split = (
+        f" ({num_prompt_tokens} in the prompt, {num_completion_tokens} for the completion)"
+        if num_prompt_tokens
+        else ""
+    )
+    return ApiError(
+        400,
+        f"This model's maximum context length is {max_model_len} tokens. However, you requested"
+        f" {num_tokens} tokens{split}. Shorten the prompt or ask for a shorter completion.",
+        code=RejectionReason.CONTEXT_LENGTH_EXCEEDED.code,
+        reason=RejectionReason.CONTEXT_LENGTH_EXCEEDED,
+    )
+
+
+def model_not_found(name: str, served: str) -> ApiError:
+    """Return the 404 for a model that is not served here."""
+    return ApiError(
+        404,
+        f"Model not found: the model '{name}' does not exist here; this server has '{served}'.",
+        param="model",
+        code="model_not_found",
+    )
+
+
+def invalid_api_key(message: str) -> ApiError:
+    """Return the 401 for a missing or unknown key."""
+    return ApiError(
+        401, message, code="invalid_api_key", headers=((b"www-authenticate", b"Bearer"),)
+    )
+
+
+def permission_denied(message: str, code: str, param: str | None = None) -> ApiError:
+    """Return the 403 for what this caller may not do."""
+    return ApiError(403, message, type_=PERMISSION, code=code, param=param)
+
+
+def overloaded(message: str, code: str, retry_after_ms: int = DEFAULT_RETRY_AFTER_MS) -> ApiError:
+    """Return the 503 for a server that cannot take the request now."""
+    return ApiError(503, message, type_=OVERLOADED, code=code, retry_after_ms=retry_after_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How one reason is told: `sentence` is formatted with `measured`, `threshold` and `knob`."""
+
+    status: int
+    type: str
+    sentence: str
+
+    @property
+    def is_retryable(self) -> bool:
+        """True where the same request may succeed later."""
+        return self.status in (429, 503)
+
+
+_R = RejectionReason
+
+ANSWERS: dict[RejectionReason, Answer] = {
+    _R.CONTEXT_LENGTH_EXCEEDED: Answer(
+        400, INVALID_REQUEST,
+        "This model's maximum context length is {threshold:.0f} tokens. However, you requested"
+        " {measured:.0f} tokens. Shorten the prompt or ask for a shorter completion.",
+    ),
+    _R.KV_NEVER_FITS: Answer(
+        400, INVALID_REQUEST,
+        "The request needs {measured:.0f} KV blocks; never more than {threshold:.0f} can be free.",
+    ),
+    _R.RATE_NEVER_FITS: Answer(
+        400, INVALID_REQUEST,
+        "The request costs {measured:.0f}; the tenant's bucket holds at most {threshold:.0f}.",
+    ),
+    _R.CLASS_PROMPT_CAP: Answer(
+        400, INVALID_REQUEST,
+        "The prompt has {measured:.0f} tokens; the traffic class allows {threshold:.0f}.",
+    ),
+    _R.TENANT_FORBIDDEN: Answer(403, PERMISSION, "This tenant may not do that."),
+    _R.QUEUE_FULL_REQUESTS: Answer(
+        429, RATE_LIMIT,
+        "The queue is full: {measured:.0f} requests wait of at most {threshold:.0f}.",
+    ),
+    _R.QUEUE_FULL_TOKENS: Answer(
+        429, RATE_LIMIT, "The queue is full: {measured:.0f} tokens wait of at most {threshold:.0f}."
+    ),
+    _R.TENANT_QUEUE_FULL_REQUESTS: Answer(
+        429, RATE_LIMIT,
+        "The tenant's queue is full: {measured:.0f} requests wait of at most {threshold:.0f}.",
+    ),
+    _R.TENANT_QUEUE_FULL_TOKENS: Answer(
+        429, RATE_LIMIT,
+        "The tenant's queue is full: {measured:.0f} tokens wait of at most {threshold:.0f}.",
+    ),
+    _R.TENANT_CONCURRENCY: Answer(
+        429, RATE_LIMIT, "The tenant runs {measured:.0f} requests of at most {threshold:.0f}."
+    ),
+    _R.TENANT_RATE: Answer(429, RATE_LIMIT, "The tenant's rate limit is used up."),
+    _R.TENANT_KV_QUOTA: Answer(
+        429, RATE_LIMIT,
+        "The tenant's KV quota is used up: {measured:.0f} blocks of {threshold:.0f}.",
+    ),
+    _R.TENANT_PAUSED: Answer(429, RATE_LIMIT, "The tenant is paused by the operator."),
+    _R.SHED_INFEASIBLE: Answer(
+        429, RATE_LIMIT, "The request was shed: its deadline cannot be met any more."
+    ),
+    _R.SHED_PREDICTED: Answer(
+        429, RATE_LIMIT, "The request was shed: its deadline is predicted to be missed."
+    ),
+    _R.TOKENIZER_BUSY: Answer(
+        429, RATE_LIMIT, "The tokenizer is full: {measured:.0f} of at most {threshold:.0f}."
+    ),
+    _R.DEADLINE_EXCEEDED: Answer(504, TIMEOUT, "The request's deadline has passed."),
+    _R.DRAINING: Answer(503, OVERLOADED, "The server is draining and takes no new requests."),
+    _R.NO_REPLICA: Answer(503, OVERLOADED, "No model replica is available."),
+    _R.ENGINE_RESTARTED: Answer(
+        503, OVERLOADED, "A part of the engine restarted; send the request again."
+    ),
+    _R.EXECUTOR_FAULT: Answer(500, SERVER, "The model failed on this request."),
+}  # fmt: skip
+"""The whole mapping; every reason but NONE is here (a test counts)."""
+
+_UNEXPLAINED = Answer(500, SERVER, "The request was ended without a reason.")
+
+
+def from_rejection(
+    rejection: Rejection, *, client_deadline: bool = False, note: str = ""
+) -> ApiError:
+    """Return the answer to a refusal; a deadline that the client set is 408 instead of 504."""
+    answer = ANSWERS.get(rejection.reason, _UNEXPLAINED)
+    sentence = answer.sentence.format(measured=rejection.measured, threshold=rejection.threshold)
+    knob = f" (setting: {rejection.knob})" if rejection.knob else ""
+    is_deadline = rejection.reason is RejectionReason.DEADLINE_EXCEEDED
+    return ApiError(
+        408 if is_deadline and client_deadline else answer.status,
+        sentence + knob + note,
+        type_=answer.type,
+        code=rejection.reason.code if rejection.reason else None,
+        retry_after_ms=(rejection.retry_after_ms or DEFAULT_RETRY_AFTER_MS)
+        if answer.is_retryable
+        else 0,
+        should_retry=False if is_deadline else None,
+        reason=rejection.reason,
+    )
+
+
+def from_failure(failed: Failed, max_model_len: int) -> ApiError:
+    """Return the answer to an operation that the engine ended as a whole."""
+    rejection = failed.rejection
+    if rejection is not None and rejection.reason is RejectionReason.CONTEXT_LENGTH_EXCEEDED:
+        return context_length_exceeded(
+            round(rejection.threshold) or max_model_len,
+            failed.num_prompt_tokens,
+            round(rejection.measured) or failed.num_prompt_tokens,
+        )
+    if rejection is not None:
+        return from_rejection(rejection, client_deadline=failed.status == 408)
+    type_ = INVALID_REQUEST if failed.status < 500 else SERVER
+    return ApiError(
+        failed.status,
+        failed.message,
+        type_=type_,
+        code=failed.code or None,
+        param=failed.param or None,
+    )
+
+
+def from_end(chunk: Chunk) -> ApiError | None:
+    """Return the answer to a choice that ended by abort or error; None for all others."""
+    if chunk.finish_reason not in ("abort", "error"):
+        return None
+    generated = chunk.num_output_tokens
+    note = f" {generated} tokens had been generated." if generated else ""
+    if chunk.rejection is not None:
+        return from_rejection(chunk.rejection, client_deadline=chunk.client_deadline, note=note)
+    if chunk.finish_reason == "error":
+        return from_rejection(Rejection(RejectionReason.EXECUTOR_FAULT), note=note)
+    return ApiError(
+        503,
+        f"The request was cancelled by the operator.{note}",
+        type_=OVERLOADED,
+        code="cancelled",
+        retry_after_ms=DEFAULT_RETRY_AFTER_MS,
+        should_retry=False,
+    )

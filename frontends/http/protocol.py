@@ -1,0 +1,347 @@
+"""One HTTP/1.1 connection with a bound on every byte and every wait.
+
+Owns: what is refused before it is buffered (431, 413, 408, 503), how long a slow client may take,
+and the news that a client has left. Never knows: routes, JSON, the engine. It is uvicorn's
+httptools protocol with these rules added:
+
+* an application is started only when its request has arrived whole, so it never waits for a body;
+* data that comes while a response runs is held (bounded) instead of pausing the transport, because
+  a paused transport does not notice that its peer has gone;
+* `connection_lost` calls the callback that the running exchange left here, in the same loop turn.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httptools
+from uvicorn._types import ASGI3Application
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+from uvicorn.server import ServerState
+
+from core.clock import Clock
+from frontends.http.errors import ApiError, bad_request, overloaded
+from frontends.http.limits import (
+    MAX_PIPELINED_BYTES,
+    MAX_PIPELINED_REQUESTS,
+    ByteBudget,
+    ConnectionLimits,
+    Phase,
+)
+from frontends.http.request_id import new_request_id
+from frontends.http.telemetry import Telemetry
+
+HEADER_OVERHEAD_BYTES = 4  # ": " and CRLF of a header line
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """A connection; `cut`, `close_after_response` and `on_lost` are for its running exchange."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        *,
+        limits: ConnectionLimits,
+        budget: ByteBudget,
+        telemetry: Telemetry,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(config, server_state, app_state={}, _loop=loop)
+        self.timeout_keep_alive = limits.keep_alive_s  # type: ignore[assignment]
+        self._limits = limits
+        self._budget = budget
+        self._telemetry = telemetry
+        self._clock = clock
+        self._phase = Phase.HEAD
+        self._timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._unsent_bytes = 0
+        self._head_bytes = 0
+        self._fed_head_bytes = 0
+        self._body_bytes = 0
+        self._has_ended_message = False
+        self._refusal: ApiError | None = None
+        self._ahead = b""
+        self._waiting: tuple[RequestResponseCycle, ASGI3Application] | None = None
+        self._running: RequestResponseCycle | None = None
+        self.on_lost: Callable[[], None] | None = None
+
+    # The exchange's side.
+
+    def cut(self) -> None:
+        """Drop the connection at once, with whatever was not sent."""
+        self.transport.abort()
+
+    def close_after_response(self) -> None:
+        """Close when the running response is complete."""
+        if self._running is not None:
+            self._running.keep_alive = False
+
+    # The transport's side.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=self._limits.slice_bytes)
+        num_connections = len(self.connections)
+        if num_connections > 2 * self._limits.max_connections:
+            self.cut()
+        elif num_connections > self._limits.max_connections:
+            self._refuse(overloaded("Too many connections.", "too_many_connections"))
+        else:
+            self._enter(Phase.HEAD, self._limits.header_timeout_s, self._head_is_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_timers()
+        self._budget.give(self._body_bytes)
+        self._body_bytes = 0
+        self._phase = Phase.CLOSING
+        if self._running is not None:
+            self._running.disconnected = True
+            self._running.message_event.set()
+        self._tell_lost()
+        super().connection_lost(exc)
+
+    def eof_received(self) -> None:
+        if self.on_lost is not None:
+            self._tell_lost()
+            self.cut()
+
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        if self._phase is Phase.CLOSING:
+            return
+        if self._phase is Phase.IDLE and self._running is not None:
+            self._hold(data)
+            return
+        if self._phase is Phase.IDLE:
+            self._enter(Phase.HEAD, self._limits.header_timeout_s, self._head_is_late)
+        self._feed(data)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_write_timer()
+
+    # The parser's side.
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_bytes = self._fed_head_bytes = 0
+        if self._phase is Phase.IDLE:
+            self._enter(Phase.HEAD, self._limits.header_timeout_s, self._head_is_late)
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count_head(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_head(len(name) + len(value) + HEADER_OVERHEAD_BYTES)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if _content_length(self.headers) > self._limits.max_body_bytes:
+            self._raise_body_too_large()
+        if len(self.pipeline) >= MAX_PIPELINED_REQUESTS:
+            self._raise(bad_request("Too many pipelined requests."))
+        state: dict[str, Any] = self.scope["state"]
+        state["connection"] = self
+        state["accepted_ns"] = self._clock.now_ns()
+        super().on_headers_complete()
+        self.flow.resume_reading()
+        self._enter(Phase.BODY, self._limits.body_timeout_s, self._body_is_late)
+        self._continue()
+
+    def on_body(self, body: bytes) -> None:
+        if len(self.cycle.body) + len(body) > self._limits.max_body_bytes:
+            self._raise_body_too_large()
+        if not self._budget.take(len(body)):
+            self._raise(overloaded("Too many request bodies at once.", "too_many_bodies"))
+        self._body_bytes += len(body)
+        self.cycle.body += body
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._budget.give(self._body_bytes)
+        self._body_bytes = 0
+        self._has_ended_message = True
+        self._phase = Phase.IDLE
+        self._stop_timer()
+        if self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            self._start_asgi_task(*waiting)
+
+    # uvicorn's side.
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        if cycle.more_body:
+            self._waiting = (cycle, app)
+            return
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        self._running = None
+        self.on_lost = None
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._timer = self._rearmed(self._limits.write_timeout_s, self.cut)
+        else:
+            self._feed_held()
+
+    def timeout_keep_alive_handler(self) -> None:
+        if self.transport.get_write_buffer_size():
+            self.cut()
+        else:
+            super().timeout_keep_alive_handler()
+
+    # Inside.
+
+    def _feed(self, data: bytes) -> None:
+        """Give bytes to the parser and answer what it cannot accept."""
+        self._has_ended_message = False
+        try:
+            self.parser.feed_data(data)
+            if self._phase is Phase.HEAD and not self._has_ended_message:
+                self._fed_head_bytes += len(data)
+                self._check_head(self._fed_head_bytes)
+        except httptools.HttpParserUpgrade:
+            self.cycle.keep_alive = False
+        except (httptools.HttpParserError, ApiError):
+            self._refuse(
+                self._refusal or bad_request("The bytes received are not an HTTP request.")
+            )
+
+    def _hold(self, data: bytes) -> None:
+        """Keep what comes while a response runs."""
+        self._ahead += data
+        if len(self._ahead) > MAX_PIPELINED_BYTES:
+            self.cut()
+
+    def _feed_held(self) -> None:
+        """Go on with what was held, unless another response runs already."""
+        if self._running is None and self._ahead:
+            data, self._ahead = self._ahead, b""
+            self.data_received(data)
+
+    def _count_head(self, num_bytes: int) -> None:
+        self._head_bytes += num_bytes
+        self._check_head(self._head_bytes)
+
+    def _check_head(self, num_bytes: int) -> None:
+        limit = self._limits.max_header_bytes
+        if num_bytes > limit:
+            message = f"The request head is larger than {limit} bytes."
+            self._raise(ApiError(431, message, code="header_too_large"))
+
+    def _raise_body_too_large(self) -> None:
+        message = f"The request body is larger than {self._limits.max_body_bytes} bytes."
+        self._raise(ApiError(413, message, code="body_too_large"))
+
+    def _raise(self, refusal: ApiError) -> None:
+        """Leave the parser; `_feed` answers, whatever the parser makes of the exception."""
+        self._refusal = refusal
+        raise refusal
+
+    def _continue(self) -> None:
+        """Tell a client that waits for leave to send its body that it may."""
+        if self.cycle.waiting_for_100_continue and self._running is None:
+            self.cycle.waiting_for_100_continue = False
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _head_is_late(self) -> None:
+        if self._fed_head_bytes or self._head_bytes:
+            self._refuse(_late("head", self._limits.header_timeout_s))
+        else:
+            self.cut()
+
+    def _body_is_late(self) -> None:
+        self._refuse(_late("body", self._limits.body_timeout_s))
+
+    def _refuse(self, refusal: ApiError) -> None:
+        """Answer without an application, and read on so that no reset overtakes the answer."""
+        self._phase = Phase.CLOSING
+        self._waiting = None
+        if self._running is not None:
+            self.cut()
+            return
+        self._telemetry.count_response(refusal.status)
+        self.transport.write(_response(refusal))
+        self.transport.write_eof()
+        self._timer = self._rearmed(self._limits.linger_s, self.cut)
+
+    def _enter(self, phase: Phase, timeout_s: float, on_timeout: Callable[[], None]) -> None:
+        self._phase = phase
+        self._timer = self._rearmed(timeout_s, on_timeout)
+
+    def _rearmed(self, timeout_s: float, on_timeout: Callable[[], None]) -> asyncio.TimerHandle:
+        self._stop_timer()
+        return self.loop.call_later(timeout_s, on_timeout)
+
+    def _cancel_timers(self) -> None:
+        self._stop_timer()
+        self._stop_write_timer()
+        self._unset_keepalive_if_required()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    def _watch_reader(self) -> None:
+        """Look again after the write timeout whether the reader has taken anything."""
+        self._stop_write_timer()
+        self._unsent_bytes = self.transport.get_write_buffer_size()
+        self._write_timer = self.loop.call_later(self._limits.write_timeout_s, self._check_reader)
+
+    def _check_reader(self) -> None:
+        if self.transport.get_write_buffer_size() < self._unsent_bytes:
+            self._watch_reader()
+        else:
+            self._telemetry.slow_readers_cut += 1
+            self.cut()
+
+    def _tell_lost(self) -> None:
+        """Tell the running exchange, once, that its client is gone."""
+        on_lost, self.on_lost = self.on_lost, None
+        if on_lost is not None:
+            self._telemetry.disconnects += 1
+            on_lost()
+
+
+def _content_length(headers: list[tuple[bytes, bytes]]) -> int:
+    """Return the announced length of the body, whose digits the parser has checked; 0 if none."""
+    return max((int(value) for name, value in headers if name == b"content-length"), default=0)
+
+
+def _late(part: str, timeout_s: float) -> ApiError:
+    message = f"The request {part} did not arrive within {timeout_s:g} s."
+    return ApiError(408, message, code="request_timeout")
+
+
+def _response(refusal: ApiError) -> bytes:
+    """Return a whole response that ends the connection."""
+    body = refusal.body()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"x-request-id", new_request_id().encode()),
+        (b"connection", b"close"),
+        *refusal.headers(),
+    ]
+    lines = b"".join(b"%s: %s\r\n" % header for header in headers)
+    return STATUS_LINE[refusal.status] + lines + b"\r\n" + body

@@ -1,0 +1,149 @@
+"""Puts the parts of one http process together.
+
+Owns: which part gets which, and which instance of a tokenizer counts as serving. Never knows: what
+the parts do. `Outside` is everything that comes from the supervisor or the machine; `build` makes a
+server from it, in production and in tests alike.
+"""
+
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.clock import NS_PER_MS, Clock
+from core.config import HeadraceConfig
+from core.model_card import ModelCard
+from core.supervision.states import ProcessState
+from frontends.admin.metrics import facts_of
+from frontends.boards import Boards, text_of
+from frontends.engine_client import EngineClient, EnginePort
+from frontends.http.app import Application
+from frontends.http.auth import Authenticator
+from frontends.http.lifecycle import Lifecycle
+from frontends.http.limits import MS_PER_S, ConnectionLimits
+from frontends.http.meta import Meta, installed_version
+from frontends.http.openapi import openapi_document
+from frontends.http.origin import LOOPBACK_NAMES, HostList
+from frontends.http.routes import make_router
+from frontends.http.server import HttpServer, Stamp, Timing
+from frontends.http.telemetry import Telemetry
+from frontends.openai.chat import ChatCompletions
+from frontends.openai.completions import Completions
+from frontends.openai.decode import FieldWarner
+from frontends.openai.generation import Generator
+from frontends.openai.models import Models
+from frontends.openai.parameters import ServedModel
+from frontends.openai.tokenize import TokenizeEndpoints
+from ipc.board import BoardWriter
+from ipc.directory import DirectorySnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """What an http process is given."""
+
+    config: HeadraceConfig
+    card: ModelCard
+    listener: socket.socket
+    ports: Sequence[EnginePort]
+    serving_epoch: Callable[[int], int]
+    read_boards: Callable[[], Boards]
+    read_directory: Callable[[], DirectorySnapshot]
+    board: BoardWriter
+    stamp: Stamp
+    clock: Clock
+    wall_clock_s: Callable[[], float]
+
+
+def build(outside: Outside, lifecycle: Lifecycle) -> HttpServer:
+    """Return the server; inside a running event loop."""
+    config = outside.config
+    telemetry = Telemetry()
+    client = EngineClient(
+        outside.ports,
+        outside.serving_epoch,
+        outside.clock,
+        max_operations=config.http.max_connections,
+        request_timeout_ns=config.scheduler.request_timeout_ms * NS_PER_MS,
+    )
+    limits = ConnectionLimits.of(config.http)
+    return HttpServer(
+        _application(outside, client, telemetry, lifecycle, limits),
+        outside.listener,
+        client,
+        limits=limits,
+        timing=Timing(
+            heartbeat_s=config.supervision.heartbeat_ms / MS_PER_S,
+            drain_timeout_s=config.scheduler.drain_timeout_ms / MS_PER_S,
+        ),
+        telemetry=telemetry,
+        board=outside.board,
+        stamp=outside.stamp,
+        lifecycle=lifecycle,
+        clock=outside.clock,
+        wall_clock_s=outside.wall_clock_s,
+    )
+
+
+def _application(
+    outside: Outside,
+    client: EngineClient,
+    telemetry: Telemetry,
+    lifecycle: Lifecycle,
+    limits: ConnectionLimits,
+) -> Application:
+    http = outside.config.http
+    model = ServedModel.of(outside.card, outside.config)
+    generator = Generator(
+        client,
+        outside.clock,
+        outside.wall_clock_s,
+        max_model_len=model.max_model_len,
+        verdict_hold_s=http.verdict_hold_ms / MS_PER_S,
+    )
+    warner = FieldWarner()
+    router = make_router(
+        ChatCompletions(generator, model, warner),
+        Completions(generator, model, warner),
+        Models(model),
+        TokenizeEndpoints(client, model),
+        _meta(outside, lifecycle),
+    )
+    return Application(
+        router,
+        Authenticator(outside.read_directory, allow_anybody=http.host in LOOPBACK_NAMES),
+        HostList(http.host, http.allowed_hosts),
+        telemetry,
+        lifecycle,
+        slice_bytes=limits.slice_bytes,
+    )
+
+
+def _meta(outside: Outside, lifecycle: Lifecycle) -> Meta:
+    version = installed_version()
+    return Meta(
+        outside.read_boards,
+        lifecycle,
+        outside.config.supervision,
+        facts_of(outside.config, outside.card.name),
+        version,
+        openapi_document(version),
+    )
+
+
+def serving_epoch_of(child_id: str, heartbeat_epoch: int, supervisor: np.void | None) -> int:
+    """Return the instance of a child that lives and serves; 0 = none.
+
+    `heartbeat_epoch` is what the child itself wrote when it was ready. It stays there after its
+    death, until the next instance is ready; the supervisor's page knows earlier which instance is
+    meant.
+    """
+    if supervisor is None:
+        return heartbeat_epoch
+    for row in supervisor["children"][: int(supervisor["num_children"])]:
+        if text_of(row["name"]) == child_id:
+            is_meant = int(row["epoch"]) == heartbeat_epoch
+            lives = ProcessState(int(row["state"])).has_process
+            return heartbeat_epoch if is_meant and lives else 0
+    return heartbeat_epoch

@@ -1,0 +1,187 @@
+"""What clients may send, as typed structs with every bound.
+
+Owns: the fields of each request body, their types and bounds, and which fields of OpenAI's
+interface are refused. Never knows: defaults that depend on the configuration, the engine, HTTP.
+Null means "not given" everywhere, as clients send it. What a type cannot say (one field needs
+another) is checked where the field is used.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+MAX_MESSAGES = 4096
+MAX_PARTS = 4096
+MAX_STOP_STRINGS = 4
+MAX_STOP_CHARACTERS = 1024
+MAX_PROMPTS = 2048
+INT32_MAX = 2**31 - 1
+NULL = msgspec.Raw(b"null")
+
+Positive = Annotated[int, Meta(ge=1, le=INT32_MAX)]
+NotNegative = Annotated[int, Meta(ge=0, le=INT32_MAX)]
+Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+TokenId = Annotated[int, Meta(ge=0, le=INT32_MAX)]
+StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+StopStrings = Annotated[list[StopString], Meta(max_length=MAX_STOP_STRINGS)]
+Bias = Annotated[float, Meta(ge=-100.0, le=100.0)]
+
+
+class StreamOptions(msgspec.Struct, kw_only=True):
+    """Options of a stream."""
+
+    include_usage: bool | None = None
+
+
+class GenerationFields(msgspec.Struct, kw_only=True):
+    """The fields that both completions endpoints share."""
+
+    model: Name
+    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    max_tokens: NotNegative | None = None
+    temperature: Annotated[float, Meta(ge=0.0, le=2.0)] | None = None
+    top_p: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=INT32_MAX)] | None = None
+    min_p: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0.0, le=10.0)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: StopString | StopStrings | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=16)] | None = None
+    logit_bias: Annotated[dict[str, Bias], Meta(max_length=300)] | None = None
+    min_tokens: NotNegative | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+    timeout: Annotated[float, Meta(gt=0.0, le=86_400.0)] | None = None
+    deadline_ms: Annotated[int, Meta(ge=1, le=86_400_000)] | None = None
+    priority: Annotated[int, Meta(ge=-(2**31), le=INT32_MAX)] | None = None
+    service_tier: str | None = None
+    user: str | None = None
+
+    structured_outputs: msgspec.Raw = NULL
+    guided_json: msgspec.Raw = NULL
+    guided_regex: msgspec.Raw = NULL
+    guided_choice: msgspec.Raw = NULL
+    guided_grammar: msgspec.Raw = NULL
+    use_beam_search: msgspec.Raw = NULL
+
+
+class ContentPart(msgspec.Struct, kw_only=True):
+    """One part of a message; only `type` "text" is served."""
+
+    type: Name
+    text: str | None = None
+
+
+class ChatMessage(msgspec.Struct, kw_only=True):
+    """One turn of a conversation."""
+
+    role: Name
+    content: str | Annotated[list[ContentPart], Meta(max_length=MAX_PARTS)] | None = None
+    name: Name | None = None
+    tool_calls: msgspec.Raw = NULL
+    function_call: msgspec.Raw = NULL
+
+
+Messages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+
+
+class ChatCompletionRequest(GenerationFields, kw_only=True):
+    """Body of POST /v1/chat/completions."""
+
+    messages: Messages
+    max_completion_tokens: NotNegative | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    add_generation_prompt: bool | None = None
+    parallel_tool_calls: bool | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    metadata: msgspec.Raw = NULL
+
+    audio: msgspec.Raw = NULL
+    chat_template: msgspec.Raw = NULL
+    chat_template_kwargs: msgspec.Raw = NULL
+    continue_final_message: msgspec.Raw = NULL
+    function_call: msgspec.Raw = NULL
+    functions: msgspec.Raw = NULL
+    modalities: msgspec.Raw = NULL
+    moderation: msgspec.Raw = NULL
+    prediction: msgspec.Raw = NULL
+    prompt_cache_options: msgspec.Raw = NULL
+    prompt_cache_retention: msgspec.Raw = NULL
+    reasoning_effort: msgspec.Raw = NULL
+    response_format: msgspec.Raw = NULL
+    store: msgspec.Raw = NULL
+    tool_choice: msgspec.Raw = NULL
+    tools: msgspec.Raw = NULL
+    verbosity: msgspec.Raw = NULL
+    web_search_options: msgspec.Raw = NULL
+
+
+class CompletionRequest(GenerationFields, kw_only=True):
+    """Body of POST /v1/completions. `prompt`: text, token ids, or a list of either."""
+
+    prompt: msgspec.Raw
+    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
+    echo: bool | None = None
+
+    best_of: msgspec.Raw = NULL
+    response_format: msgspec.Raw = NULL
+    suffix: msgspec.Raw = NULL
+
+
+class TokenizeRequest(msgspec.Struct, kw_only=True):
+    """Body of POST /tokenize: exactly one of `prompt` and `messages`."""
+
+    model: Name | None = None
+    prompt: str | None = None
+    messages: Messages | None = None
+    add_generation_prompt: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(msgspec.Struct, kw_only=True):
+    """Body of POST /detokenize."""
+
+    model: Name | None = None
+    tokens: Annotated[list[TokenId], Meta(max_length=2**20)]
+
+
+TEXT_FORMAT: tuple[object, ...] = ({"type": "text"},)
+
+UNSUPPORTED: dict[str, tuple[object, ...]] = {
+    "audio": (),
+    "best_of": (1,),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "modalities": (["text"], []),
+    "moderation": (),
+    "prediction": (),
+    "prompt_cache_options": ({},),
+    "prompt_cache_retention": ("in_memory", "in-memory"),
+    "reasoning_effort": ("none",),
+    "response_format": TEXT_FORMAT,
+    "store": (False,),
+    "structured_outputs": ({},),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "use_beam_search": (False,),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+}
+"""Fields that are refused, with the values that ask for nothing and are accepted (besides null)."""
