@@ -3,10 +3,12 @@
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scripts.bench._client import Client, Prompts, Timeline
+from scripts.bench._load import parser, run
 from scripts.bench._modes import Load, Target, mixed_figures, run_closed, run_mixed, run_open
 from scripts.bench._trace import poisson, read_trace
 from tests.support.fake_openai import FakeServer, next_id
@@ -141,3 +143,20 @@ def test_a_trace_is_scaled_limited_and_cut(tmp_path: Path) -> None:
     assert [arrival.traffic_class for arrival in arrivals] == ["batch", ""]
     assert (arrivals[1].prompt_tokens, arrivals[1].output_tokens) == (75, 25)
     assert num_cut == 1
+
+
+def test_a_peer_is_measured_in_turns() -> None:
+    """Figures are medians, ratios are those of the pairs, and a bar may hold on a ratio."""
+
+    async def measure() -> dict[str, Any]:
+        ours, peer = FakeServer(pause_s=0.001), FakeServer(pause_s=0.02)
+        async with ours.running(), peer.running():
+            arguments = ["closed", "--url", ours.url, "--peer", peer.url, "--pairs", "3"]
+            arguments += ["--streams", "2", "--output-tokens", "4", "--warmup", "0", "--json"]
+            arguments += ["--bar", "ratio.closed.output_tok_s>=1.5"]
+            return await run(parser().parse_args(arguments))
+
+    report = asyncio.run(measure())
+    assert len(report["pairs"]) == 3
+    assert report["figures"]["ratio"]["closed"]["output_tok_s"] > 1.5
+    assert report["ok"]
