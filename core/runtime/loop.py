@@ -14,7 +14,8 @@ from typing import Any, Protocol, TypeVar
 import zmq
 
 from core.clock import NS_PER_MS, Clock
-from ipc.heartbeat import HeartbeatLine, HeartbeatState
+from core.runtime.channels import Stamp
+from ipc.heartbeat import HeartbeatState
 
 ChannelsT_contra = TypeVar("ChannelsT_contra", contravariant=True)
 
@@ -54,7 +55,7 @@ def run_loop(
     channels: ChannelsT_contra,
     *,
     clock: Clock,
-    beat: HeartbeatLine,
+    stamp: Stamp,
     wakeups: Wakeups,
     heartbeat_ns: int,
     is_stopping: Callable[[], bool],
@@ -67,8 +68,7 @@ def run_loop(
     gc.collect()
     gc.freeze()
     while not is_stopping():
-        now_ns = clock.now_ns()
-        beat.stamp(loop.state(), now_ns)
+        stamp(loop.state(), clock.now_ns())
         if not loop.step(channels, clock):
             wakeups.wait(_sleep_ns(loop.next_timer_ns(), clock.now_ns(), heartbeat_ns))
 

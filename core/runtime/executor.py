@@ -1,0 +1,150 @@
+"""The executor's process: reads plans, has them computed, sends the results.
+
+Owns: the order read → compute → send, and the promise in the heartbeat of how long a step may take.
+Never knows: what a step computes (`core.executor`) or why (`core.scheduler`). It never holds more
+than the plans that the scheduler allows to be in flight.
+
+    a plan for another executor epoch   dropped: it was made for a predecessor
+    a plan of another scheduler epoch   what is kept per row is forgotten first
+    frames lost, or a plan unreadable   the process ends: a restart is the resynchronization
+"""
+
+import logging
+import os
+import sys
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import replace
+
+from core.clock import NS_PER_MS, NS_PER_S, Clock, MonotonicClock
+from core.config_file import config_from_json
+from core.errors import HeadraceError
+from core.executor.factory import make_executor
+from core.executor.protocol import Executor, ExecutorInfo
+from core.model_card import card_from_json
+from core.runtime.channels import ExecutorChannels, attach_executor
+from core.runtime.loop import Wakeups, run_loop
+from core.scheduler.frames import read_plan, result_parts
+from core.scheduler.plan import StepPlan, StepResult
+from core.supervision.tree import EXIT_OK, EXIT_UNUSABLE
+from ipc.board import BoardWriter
+from ipc.channel import Buffer
+from ipc.child import Child
+from ipc.heartbeat import HeartbeatState
+from ipc.pages import STEP_BUCKETS_S
+
+NICENESS = 5  # the other loops, which are short and wait for each other, come first
+PUBLISH_NS = 50 * NS_PER_MS
+
+log = logging.getLogger(__name__)
+
+
+class ExecutorLoop:
+    """The loop of one executor process, under its `epoch`."""
+
+    def __init__(self, executor: Executor, epoch: int, step_timeout_ns: int) -> None:
+        self._executor = executor
+        self._epoch = epoch
+        self._step_timeout_ns = step_timeout_ns
+        self._scheduler_epoch = 0
+        self._unsent: Sequence[Buffer] | None = None
+        self._published_ns = 0
+        self.dropped_plans = 0
+
+    def step(self, channels: ExecutorChannels, clock: Clock) -> bool:
+        """Compute the oldest plan; or first send a result for which there was no room."""
+        if self._unsent is not None and not self._send(channels, self._unsent):
+            return False
+        frame = channels.plans.receive()
+        if frame is None:
+            return False
+        plan = read_plan(frame)
+        if plan.epoch == self._epoch:
+            self._compute(plan, channels, clock)
+        else:
+            self.dropped_plans += 1
+        channels.plans.acknowledge()
+        return True
+
+    def next_timer_ns(self) -> int | None:
+        """Nothing is due without a plan."""
+        return None
+
+    def state(self) -> HeartbeatState:
+        """Idle between two steps."""
+        return HeartbeatState.IDLE
+
+    def _compute(self, plan: StepPlan, channels: ExecutorChannels, clock: Clock) -> None:
+        if plan.scheduler_epoch != self._scheduler_epoch:
+            self._scheduler_epoch = plan.scheduler_epoch
+            self._executor.forget_rows()
+        now_ns = clock.now_ns()
+        channels.stamp(HeartbeatState.BUSY, now_ns, now_ns + self._step_timeout_ns)
+        result = self._executor.execute(plan)
+        channels.stamp(HeartbeatState.IDLE, clock.now_ns())
+        self._send(channels, result_parts(replace(result, scheduler_epoch=plan.scheduler_epoch)))
+        self._show(result, channels.page, clock.now_ns())
+
+    def _send(self, channels: ExecutorChannels, parts: Sequence[Buffer]) -> bool:
+        is_sent = channels.results.send(parts)
+        self._unsent = None if is_sent else parts
+        return is_sent
+
+    def _show(self, result: StepResult, writer: BoardWriter, now_ns: int) -> None:
+        """Count the step on the board page."""
+        page = writer.page
+        duration_s = (result.finished_ns - result.started_ns) / NS_PER_S
+        page["steps"] += 1
+        page["last_step_ns"] = result.finished_ns
+        page["tokens"] = self._executor.statistics().tokens
+        page["step_time"]["counts"][bisect_left(STEP_BUCKETS_S, duration_s)] += 1
+        page["step_time"]["sum_s"] += duration_s
+        if now_ns - self._published_ns >= PUBLISH_NS:
+            self._published_ns = now_ns
+            writer.publish(now_ns)
+
+
+def show_info(info: ExecutorInfo, model: str, writer: BoardWriter, now_ns: int) -> None:
+    """Publish what the executor has loaded; the scheduler sizes its pool by it."""
+    page = writer.page
+    for name in ("weights_bytes", "kv_bytes", "num_kv_blocks", "threads"):
+        page[name] = getattr(info, name)
+    page["kernel_path"] = info.kernel_path.encode()[:32]
+    page["device_name"] = info.device_name.encode()[:64]
+    page["model"] = model.encode()[:128]
+    writer.publish(now_ns)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one executor until SIGTERM; a model that cannot be loaded is one line and a code that
+    tells the supervisor not to try again.
+    """
+    child, clock = Child.attach(argv), MonotonicClock()
+    child.stamp(HeartbeatState.LOADING, clock.now_ns())
+    os.nice(NICENESS)
+    config = config_from_json(bytes(child.setup.config))
+    card = card_from_json(child.setup.model)
+    try:
+        channels, doorbells = attach_executor(child, config)
+        executor = make_executor(child, config, card)
+        info = executor.load()
+    except HeadraceError as error:
+        sys.stderr.write(f"error: {child.child_id}: {' '.join(str(error).split())}\n")
+        return EXIT_UNUSABLE
+    show_info(info, card.name, channels.page, clock.now_ns())
+    child.serving()
+    supervision = config.supervision
+    run_loop(
+        ExecutorLoop(executor, child.epoch, supervision.step_timeout_ms * NS_PER_MS),
+        channels,
+        clock=clock,
+        stamp=child.stamp,
+        wakeups=Wakeups([*doorbells, child.stop_doorbell]),
+        heartbeat_ns=supervision.heartbeat_ms * NS_PER_MS,
+        is_stopping=lambda: child.stop_requested,
+    )
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

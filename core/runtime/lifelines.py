@@ -1,0 +1,65 @@
+"""The scheduler's view of its executors and tokenizers: deaths and arrivals as events.
+
+Owns: which instance of each the engine core has been told of. Never knows: what the core makes of
+it. An executor counts from its first heartbeat as ready until the supervisor's page shows its end;
+a tokenizer from before its process exists, because its arena starts empty at once.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from core.runtime.peers import PeerTable
+from core.scheduler.events import Event, ReplicaDown, ReplicaGone, ReplicaUp, TokenizerDown
+from ipc.board import BoardReader
+
+
+class Lifelines:
+    """`executor_epochs[r]` and `tokenizer_epochs[t]` are the instances that are known; 0 = none."""
+
+    def __init__(self, num_replicas: int, num_tokenizers: int) -> None:
+        self.executor_epochs = [0] * num_replicas
+        self.tokenizer_epochs = [0] * num_tokenizers
+        self._gone = [False] * num_replicas
+
+    def events(self, peers: PeerTable, num_blocks: Callable[[int, int], int]) -> Iterator[Event]:
+        """Yield what changed since the last call.
+
+        `num_blocks(replica, epoch)` is the size of that instance's pool, 0 = it has not said yet.
+        """
+        for tokenizer, known in enumerate(self.tokenizer_epochs):
+            epoch = peers.peer(f"tokenizer.{tokenizer}").living_epoch
+            if epoch == known:
+                continue
+            self.tokenizer_epochs[tokenizer] = epoch
+            if known:
+                yield TokenizerDown(tokenizer)
+        for replica in range(len(self.executor_epochs)):
+            yield from self._executor_events(replica, peers, num_blocks)
+
+    def _executor_events(
+        self, replica: int, peers: PeerTable, num_blocks: Callable[[int, int], int]
+    ) -> Iterator[Event]:
+        peer, known = peers.peer(f"executor.{replica}.0"), self.executor_epochs[replica]
+        if peer.is_given_up:
+            if not self._gone[replica]:
+                self._gone[replica], self.executor_epochs[replica] = True, 0
+                yield ReplicaGone(replica)
+            return
+        if peer.serving_epoch == known:
+            return
+        if known:
+            self.executor_epochs[replica] = 0
+            yield ReplicaDown(replica)
+        size = num_blocks(replica, peer.serving_epoch) if peer.serving_epoch else 0
+        if size:
+            self.executor_epochs[replica] = peer.serving_epoch
+            yield ReplicaUp(replica, peer.serving_epoch, size)
+
+
+def pool_sizes(pages: Sequence[BoardReader]) -> Callable[[int, int], int]:
+    """Return the function that reads pool sizes from the executors' pages."""
+
+    def num_blocks(replica: int, epoch: int) -> int:
+        snapshot = pages[replica].read()
+        return int(snapshot.page["num_kv_blocks"]) if snapshot.epoch == epoch else 0
+
+    return num_blocks

@@ -1,0 +1,127 @@
+"""Deaths and arrivals of peers as the scheduler is told of them."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from core.runtime.lifelines import Lifelines, pool_sizes
+from core.runtime.peers import BoardPeers, Peer
+from core.scheduler.events import ReplicaDown, ReplicaGone, ReplicaUp, TokenizerDown
+from core.supervision.states import ProcessState
+from ipc.board import BoardReader, BoardWriter, board_layout
+from ipc.layout import anonymous_segment
+from ipc.pages import EXECUTOR_PAGE, SUPERVISOR_PAGE
+
+EXECUTOR, TOKENIZER = "executor.0.0", "tokenizer.0"
+
+
+class Roll:
+    """Peers that a test sets by hand."""
+
+    def __init__(self) -> None:
+        self.peers: dict[str, Peer] = {}
+
+    def look(self) -> None:
+        """Nothing to read."""
+
+    def peer(self, child_id: str) -> Peer:
+        """Return what was set."""
+        return self.peers.get(child_id, Peer())
+
+
+def always(size: int) -> Callable[[int, int], int]:
+    """Return a pool size that is known at once."""
+    return lambda replica, epoch: size
+
+
+def test_an_executor_comes_up_once_it_serves() -> None:
+    """A process that only starts is not yet a replica, and a replica is announced once."""
+    roll, lines = Roll(), Lifelines(1, 0)
+    roll.peers[EXECUTOR] = Peer(living_epoch=1)
+    assert list(lines.events(roll, always(9))) == []
+    roll.peers[EXECUTOR] = Peer(1, 1)
+    assert list(lines.events(roll, always(9))) == [ReplicaUp(0, 1, 9)]
+    assert list(lines.events(roll, always(9))) == []
+
+
+def test_an_executor_without_a_known_pool_waits() -> None:
+    """Until its page shows the size under the same epoch, the replica stays down."""
+    roll, lines = Roll(), Lifelines(1, 0)
+    roll.peers[EXECUTOR] = Peer(1, 1)
+    assert list(lines.events(roll, always(0))) == []
+    assert list(lines.events(roll, always(5))) == [ReplicaUp(0, 1, 5)]
+
+
+def test_a_dead_executor_goes_down_at_once() -> None:
+    """Its end on the page is enough; nobody waits for a successor."""
+    roll, lines = Roll(), Lifelines(1, 0)
+    roll.peers[EXECUTOR] = Peer(1, 1)
+    list(lines.events(roll, always(9)))
+    roll.peers[EXECUTOR] = Peer(2, 0)
+    assert list(lines.events(roll, always(9))) == [ReplicaDown(0)]
+    assert lines.executor_epochs == [0]
+
+
+def test_an_executor_replaced_between_two_looks_goes_down_and_up() -> None:
+    """Both events, in this order."""
+    roll, lines = Roll(), Lifelines(1, 0)
+    roll.peers[EXECUTOR] = Peer(1, 1)
+    list(lines.events(roll, always(9)))
+    roll.peers[EXECUTOR] = Peer(2, 2)
+    assert list(lines.events(roll, always(7))) == [ReplicaDown(0), ReplicaUp(0, 2, 7)]
+
+
+def test_an_executor_that_was_given_up_is_gone_once() -> None:
+    """ReplicaGone is final."""
+    roll, lines = Roll(), Lifelines(1, 0)
+    roll.peers[EXECUTOR] = Peer(is_given_up=True)
+    assert list(lines.events(roll, always(9))) == [ReplicaGone(0)]
+    assert list(lines.events(roll, always(9))) == []
+
+
+def test_a_tokenizer_is_down_as_soon_as_its_instance_changes() -> None:
+    """Not only when the next one serves: its arena starts empty from the start of the process."""
+    roll, lines = Roll(), Lifelines(0, 1)
+    roll.peers[TOKENIZER] = Peer(1, 0)
+    assert list(lines.events(roll, always(0))) == []
+    roll.peers[TOKENIZER] = Peer(2, 0)
+    assert list(lines.events(roll, always(0))) == [TokenizerDown(0)]
+
+
+def show(page: BoardWriter, epoch: int, state: ProcessState) -> None:
+    """Publish one child."""
+    page.page["num_children"] = 1
+    page.page["children"][0] = (EXECUTOR.encode(), 1, epoch, state, 0, 0)
+    page.publish(1)
+
+
+def test_the_board_tells_living_and_serving_instances_apart() -> None:
+    """A process counts from its start, its service only when the heartbeat has the same epoch."""
+    segment = anonymous_segment(board_layout(SUPERVISOR_PAGE))
+    page = BoardWriter(segment, SUPERVISOR_PAGE, 1)
+    served = {EXECUTOR: 0}
+    peers = BoardPeers(BoardReader(segment, SUPERVISOR_PAGE), served.__getitem__)
+    seen = []
+    for epoch, state, serving in (
+        (1, ProcessState.STARTING, 0),
+        (1, ProcessState.RUNNING, 1),
+        (1, ProcessState.BACKOFF, 1),
+        (2, ProcessState.STARTING, 1),
+        (2, ProcessState.GIVEN_UP, 2),
+    ):
+        show(page, epoch, state)
+        served[EXECUTOR] = serving
+        peers.look()
+        seen.append(peers.peer(EXECUTOR))
+    assert seen == [Peer(1, 0), Peer(1, 1), Peer(0, 0), Peer(2, 0), Peer(0, 0, is_given_up=True)]
+    assert peers.peer("nobody") == Peer()
+
+
+def test_the_pool_of_a_predecessor_does_not_count() -> None:
+    """The size is believed only under the epoch that published it."""
+    segment = anonymous_segment(board_layout(EXECUTOR_PAGE))
+    writer = BoardWriter(segment, EXECUTOR_PAGE, epoch=3)
+    writer.page["num_kv_blocks"] = np.int64(77)
+    writer.publish(1)
+    num_blocks = pool_sizes([BoardReader(segment, EXECUTOR_PAGE)])
+    assert (num_blocks(0, 3), num_blocks(0, 4)) == (77, 0)
