@@ -18,11 +18,11 @@ from core.runtime.wiring import doorbell_names, ring_layouts, segment_layouts
 from core.supervision.spec import ChildSpec
 from ipc.directory import DirectorySnapshot, DirectoryTenant, DirectoryWriter
 from ipc.doorbell import Doorbell
-from ipc.errors import IpcError
+from ipc.errors import IpcError, SegmentSpaceError
 from ipc.layout import create_segment
 from ipc.ring import format_ring
 from ipc.run_directory import Ports, RunDirectory
-from ipc.segment import Segment
+from ipc.segment import Segment, available_bytes
 
 LISTEN_BACKLOG = 1024
 
@@ -103,12 +103,20 @@ def listen(host: str, port: int, section: str) -> socket.socket:
 
 
 def _allocate(stage: Stage, config: HeadraceConfig, specs: tuple[ChildSpec, ...]) -> None:
-    """Create every segment, whole: too little room shows here and not as a SIGBUS later."""
-    for path, layout in ring_layouts(config, stage.directory).items():
+    """Create every segment, whole: too little room shows here and not as a SIGBUS later.
+
+    The sum is compared first, so that what cannot fit is not half allocated before it is refused.
+    """
+    rings = ring_layouts(config, stage.directory)
+    layouts = rings | segment_layouts(config, stage.directory, specs)
+    needed_bytes = sum(layout.total_bytes for layout in layouts.values())
+    room_bytes = available_bytes(stage.directory.path)
+    if needed_bytes > room_bytes:
+        raise SegmentSpaceError(str(stage.directory.path), needed_bytes, room_bytes)
+    for path, layout in layouts.items():
         stage.segments[path] = create_segment(path, layout)
-        format_ring(stage.segments[path], *layout.parameters)
-    for path, layout in segment_layouts(config, stage.directory, specs).items():
-        stage.segments[path] = create_segment(path, layout)
+        if path in rings:
+            format_ring(stage.segments[path], *layout.parameters)
 
 
 def _publish_tenants(stage: Stage, config: HeadraceConfig) -> None:
