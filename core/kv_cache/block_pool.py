@@ -91,6 +91,14 @@ class BlockPool:
         """Return the number of references to `block_id`."""
         return self._references[block_id]
 
+    def num_references(self) -> int:
+        """Return the references to all blocks together."""
+        return sum(self._references)
+
+    def count_evictable(self, block_ids: Iterable[int]) -> int:
+        """Return how many of `block_ids` nobody holds."""
+        return sum(self._kinds[block_id] == BlockKind.EVICTABLE for block_id in block_ids)
+
     def is_cached(self, block_id: int) -> bool:
         """Tell whether the content of `block_id` can be found again."""
         return bool(self._cached[block_id])

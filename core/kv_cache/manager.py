@@ -10,7 +10,7 @@ file changes `Request.block_ids`.
 
 from dataclasses import dataclass
 
-from core.kv_cache.block_pool import BlockKind, BlockPool
+from core.kv_cache.block_pool import BlockPool
 from core.kv_cache.digest import block_digest, namespace_digest
 from core.kv_cache.prefix_cache import PrefixCache
 from core.request import Request
@@ -53,8 +53,7 @@ class KVCacheManager:
         """Work out what a start with blocks for `num_tokens` takes; changes nothing."""
         hits = self._match(request)
         num_new = self.blocks_for(num_tokens) - len(hits)
-        evictable = sum(self.pool.kind(block_id) == BlockKind.EVICTABLE for block_id in hits)
-        return StartQuote(hits, num_new, num_new + evictable)
+        return StartQuote(hits, num_new, num_new + self.pool.count_evictable(hits))
 
     def start(self, request: Request, quote: StartQuote) -> int:
         """Give `request` the blocks of a quote just made; return the tokens found in the cache."""
@@ -84,8 +83,12 @@ class KVCacheManager:
 
     def retract(self, request: Request, num_tokens: int) -> None:
         """Forget blocks of `request` with tokens from `num_tokens` on, unless others hold them."""
-        for block_id in request.block_ids[num_tokens // self._block_size :]:
-            if self.pool.references(block_id) == 1 and self.prefix_cache.forget(block_id):
+        for digest in request.block_digests[num_tokens // self._block_size :]:
+            block_id = self.prefix_cache.find(digest)
+            if block_id is None:
+                continue
+            if self.pool.references(block_id) <= (block_id in request.block_ids):
+                self.prefix_cache.forget(block_id)
                 self.pool.set_cached(block_id, False)
 
     def fence(self, request: Request) -> list[int]:

@@ -30,6 +30,10 @@ class PrefixCache:
             found.append(block_id)
         return found
 
+    def find(self, digest: bytes) -> int | None:
+        """Return the block with this content."""
+        return self._blocks.get(digest)
+
     def insert(self, digest: bytes, block_id: int) -> bool:
         """Enter a block; False = another block already has this content, and it stays."""
         if digest in self._blocks:

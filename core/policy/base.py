@@ -100,6 +100,10 @@ class Step(Protocol):
 class Policy(Protocol):
     """Every choice between requests."""
 
+    def place(self, request: Request) -> tuple[int, ...]:
+        """Return where `request` stands in a total order that never changes, for equal need."""
+        ...
+
     def add(self, request: Request) -> None:
         """Let `request` wait: it is new, or returns to its place after a preemption or a crash."""
         ...

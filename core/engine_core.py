@@ -1,0 +1,229 @@
+"""The engine core: events, plans, results and timers in, plans and outputs out; no I/O, no clock.
+
+Owns: which event asks for which transition, and the four entries below. Never knows: processes,
+sockets, rings, text. One core runs in production, in simulation and in fault tests alike.
+
+    on_events(events, now)     also while a step runs: requests are accepted, refused, ended
+    next_plan(replica, now)    at a step boundary: decodes, then what the policy grants
+    on_result(result, now)     sampled ids, finishes, blocks that became findable
+    next_timer()               when to call on_events at the latest, even with no event
+    take_outputs()             what happened, per tokenizer
+"""
+
+from collections.abc import Iterable, Sequence
+
+from core.errors import Rejection, RejectionReason
+from core.metering import Metering
+from core.policy.admission import kv_never_fits, no_replica
+from core.policy.ordered import PolicySettings
+from core.policy.registry import make_policy
+from core.request import Request, RequestStatus
+from core.scheduler import events as ev
+from core.scheduler.deadlines import DeadlineKind
+from core.scheduler.plan import OutputBatch, RecordArray, StepPlan, StepResult
+from core.scheduler.replica import Replica, ReplicaState
+from core.scheduler.scheduler import Scheduler
+from core.scheduler.settings import EngineSettings
+from core.scheduler.statistics import EngineStatistics, RequestView, engine_statistics, request_view
+from core.scheduler.step_builder import StepBuilder
+from core.scheduler.step_results import apply_result
+
+NS_PER_MS = 1e6
+
+
+class EngineCore:
+    """All scheduling of one engine."""
+
+    def __init__(
+        self, settings: EngineSettings, replicas: Sequence[RecordArray], metering: Metering
+    ) -> None:
+        """Start with no executor; `replicas` holds the rows, row_dtype[num_rows], of each."""
+        policy = make_policy(
+            settings.policy,
+            PolicySettings(
+                max_num_partial_prefills=settings.max_num_partial_prefills,
+                kv_headroom_fraction=settings.kv_headroom_fraction,
+            ),
+        )
+        self.settings = settings
+        self.metering = metering
+        self._replicas = [Replica(i, rows, settings) for i, rows in enumerate(replicas)]
+        self._scheduler = Scheduler(settings, self._replicas, policy, metering)
+
+    def on_events(self, events: Iterable[ev.Event], now_ns: int) -> None:
+        """Take in what happened, in order, and end what is due."""
+        for event in events:
+            self._on_event(event, now_ns)
+        self._expire(now_ns)
+
+    def next_plan(self, replica: int, now_ns: int) -> StepPlan | None:
+        """Plan the next step of `replica`; None if it takes no plan or has nothing to compute."""
+        target = self._replicas[replica]
+        if not target.can_plan:
+            return None
+        self._expire(now_ns)
+        builder = StepBuilder(self._scheduler, target, now_ns)
+        builder.add_decodes()
+        self._scheduler.policy.fill(builder)
+        return builder.finish()
+
+    def on_result(self, result: StepResult, now_ns: int) -> bool:
+        """Take in a result; False = ignored: of another epoch, or of no plan in flight."""
+        return apply_result(self._scheduler, self._replicas[result.replica], result, now_ns)
+
+    def next_timer(self) -> int | None:
+        """Return when the next deadline passes, ns."""
+        return self._scheduler.deadlines.next_ns()
+
+    def take_outputs(self) -> dict[int, OutputBatch]:
+        """Return and clear what happened since the last call, by tokenizer."""
+        return self._scheduler.outputs.take()
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that are not released yet."""
+        return len(self._scheduler.requests)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether new requests are refused."""
+        return self._scheduler.draining
+
+    def statistics(self) -> EngineStatistics:
+        """Return the present state in numbers."""
+        return engine_statistics(self._scheduler)
+
+    def requests(self, limit: int, tenant: str | None = None) -> list[RequestView]:
+        """Return up to `limit` live requests, of one `tenant` or all, oldest first."""
+        live = self._scheduler.live_requests()
+        chosen = [r for r in live if tenant is None or r.tenant == tenant]
+        return [request_view(self._scheduler, request) for request in chosen[:limit]]
+
+    def request(self, request_id: int) -> RequestView | None:
+        """Return one request, None if it is unknown."""
+        found = self._scheduler.requests.get(request_id)
+        return None if found is None else request_view(self._scheduler, found)
+
+    def check_integrity(self) -> None:
+        """Assert every invariant of the whole state; linear in its size."""
+        self._scheduler.check_integrity()
+
+    def _on_event(self, event: ev.Event, now_ns: int) -> None:
+        match event:
+            case ev.Submit(request):
+                self._submit(request, now_ns)
+            case ev.Abort(request_id, closed_ns):
+                self._abort(self._scheduler.requests.get(request_id), closed_ns or now_ns, now_ns)
+            case ev.Stop(request_id, num_output_tokens):
+                self._stop(request_id, num_output_tokens, now_ns)
+            case ev.ReplicaUp(replica, epoch, num_blocks):
+                self._replica_up(self._replicas[replica], epoch, num_blocks, now_ns)
+            case ev.ReplicaDown(replica):
+                self._lose_replica(self._replicas[replica], ReplicaState.DOWN, now_ns)
+            case ev.ReplicaGone(replica):
+                self._lose_replica(self._replicas[replica], ReplicaState.GONE, now_ns)
+            case ev.TokenizerDown(tokenizer):
+                for request in self._scheduler.disown(tokenizer):
+                    self._abort(request, now_ns, now_ns)
+            case ev.CancelTenant(tenant):
+                for request in self._scheduler.live_requests():
+                    if request.tenant == tenant:
+                        self._abort(request, now_ns, now_ns)
+            case ev.Drain() | ev.Undrain():
+                self._scheduler.draining = isinstance(event, ev.Drain)
+            case ev.DrainReplica(replica) | ev.UndrainReplica(replica):
+                self._replicas[replica].draining = isinstance(event, ev.DrainReplica)
+
+    def _submit(self, request: Request, now_ns: int) -> None:
+        if request.request_id in self._scheduler.requests:
+            self.metering.duplicate_requests += 1
+            return
+        self._scheduler.accept_or_reject(request, now_ns)
+        if request.status is RequestStatus.PREEMPTED:
+            self._end_if_complete(request, now_ns)
+
+    def _end_if_complete(self, request: Request, now_ns: int) -> None:
+        """End a resumed request whose last token had come before its scheduler died."""
+        last_token = int(request.token_ids[request.num_tokens - 1])
+        if last_token in self._stop_token_ids(request):
+            self._scheduler.finish(request, RequestStatus.FINISHED_STOPPED, now_ns)
+        elif request.num_output_tokens >= request.max_tokens:
+            self._scheduler.finish(request, RequestStatus.FINISHED_LENGTH, now_ns)
+
+    def _stop_token_ids(self, request: Request) -> tuple[int, ...]:
+        sampling = request.sampling
+        if request.num_output_tokens < sampling.min_tokens:
+            return ()
+        eos = () if sampling.ignore_eos else self.settings.eos_token_ids
+        return sampling.stop_token_ids + eos
+
+    def _abort(self, request: Request | None, closed_ns: int, now_ns: int) -> None:
+        if request is None or request.status.is_finished:
+            return
+        self._scheduler.finish(
+            request, RequestStatus.FINISHED_ABORTED, now_ns, closed_ns=min(closed_ns, now_ns)
+        )
+
+    def _stop(self, request_id: int, num_output_tokens: int, now_ns: int) -> None:
+        request = self._scheduler.requests.get(request_id)
+        if request is None or request.status.is_finished:
+            return
+        if request.status is RequestStatus.WAITING:  # nothing was delivered that could hold a stop
+            self._abort(request, now_ns, now_ns)
+        else:
+            self._scheduler.stop(request, max(0, num_output_tokens), now_ns)
+
+    def _replica_up(self, replica: Replica, epoch: int, num_blocks: int, now_ns: int) -> None:
+        if replica.state is ReplicaState.UP:
+            self._lose_replica(replica, ReplicaState.DOWN, now_ns)
+        replica.come_up(epoch, num_blocks)
+        self._end_what_never_fits(now_ns)
+
+    def _lose_replica(self, replica: Replica, state: ReplicaState, now_ns: int) -> None:
+        self._scheduler.lose_rows(replica, state, now_ns)
+        if state is not ReplicaState.GONE:
+            return
+        if self._scheduler.has_replica():
+            self._end_what_never_fits(now_ns)
+            return
+        for request in self._scheduler.live_requests():
+            self._scheduler.finish(
+                request, RequestStatus.FINISHED_ERROR, now_ns, rejection=no_replica()
+            )
+
+    def _end_what_never_fits(self, now_ns: int) -> None:
+        """The set of pools has changed: end waiting requests that none of them can hold."""
+        scheduler = self._scheduler
+        most = scheduler.max_pool_blocks()
+        for request in scheduler.waiting.members():
+            needed = scheduler.needed_blocks(request)
+            if 0 < most < needed:
+                scheduler.finish(
+                    request,
+                    RequestStatus.FINISHED_SHED,
+                    now_ns,
+                    rejection=kv_never_fits(needed, most),
+                )
+
+    def _expire(self, now_ns: int) -> None:
+        for kind, request in self._scheduler.deadlines.pop_due(now_ns):
+            if request.status.is_finished:
+                continue  # both of its deadlines were due
+            self._scheduler.finish(
+                request,
+                RequestStatus.FINISHED_EXPIRED,
+                now_ns,
+                rejection=_deadline_exceeded(request, kind, now_ns),
+            )
+
+
+def _deadline_exceeded(request: Request, kind: DeadlineKind, now_ns: int) -> Rejection:
+    at_start = kind is DeadlineKind.START
+    deadline_ns = request.queue_deadline_ns if at_start else request.end_deadline_ns
+    return Rejection(
+        RejectionReason.DEADLINE_EXCEEDED,
+        0,
+        "scheduler.queue_deadline_ms" if at_start else "scheduler.request_timeout_ms",
+        (now_ns - request.arrival_ns) / NS_PER_MS,
+        (deadline_ns - request.arrival_ns) / NS_PER_MS,
+    )

@@ -1,0 +1,152 @@
+"""The running requests of one replica as a structure of arrays, one entry a row.
+
+Owns: the token bookkeeping of everything that runs. Never knows: blocks' contents, plans in flight,
+policy. A step over n decodes is a handful of vector operations here; `Request` objects are touched
+only when a request starts, leaves, or has something special happen to it.
+
+    tokens of a row   0 ……… num_computed ……… num_scheduled ……… max_length
+                        acknowledged     in plans in flight
+    num_tokens        prompt + delivered ids: the id of position p is in the span if p < num_tokens;
+                      at p == num_tokens its id is still on the device (FEEDBACK)
+    prefill           num_scheduled < prefill_end: all ids are known, chunks of any size
+    decode            prefill_end ≤ num_scheduled < max_length − 1: one token a step (the last
+                      token of all is sampled, but never computed)
+
+A row without a request has 0 in all of these, so that no mask selects it.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from core.request import Request
+from core.sampling_params import MAX_STOP_TOKEN_IDS
+
+Rows = npt.NDArray[np.int64]
+NO_TOKEN = -1
+_NO_SPAN = memoryview(b"")
+
+
+class RunningTable:
+    """Arrays over the rows of one replica."""
+
+    def __init__(self, num_rows: int, eos_token_ids: Sequence[int]) -> None:
+        """Start with no row in use; `eos_token_ids` end every request that does not ignore them."""
+        self.num_rows = num_rows
+        self.num_active = 0
+        self.requests: list[Request | None] = [None] * num_rows
+        self.spans: list[memoryview] = [_NO_SPAN] * num_rows
+        self.active = np.zeros(num_rows, np.bool_)
+        self.generation = np.zeros(num_rows, np.uint32)
+        self.request_id = np.zeros(num_rows, np.uint64)
+        self.tokenizer = np.zeros(num_rows, np.int32)
+        self.tenant_index = np.zeros(num_rows, np.int32)
+        self.prompt_len = np.zeros(num_rows, np.int32)
+        self.prefill_end = np.zeros(num_rows, np.int32)
+        self.max_length = np.zeros(num_rows, np.int32)  # prompt_len + max_tokens
+        self.min_stop_tokens = np.zeros(num_rows, np.int32)  # no stop before so many tokens
+        self.num_tokens = np.zeros(num_rows, np.int32)
+        self.num_computed = np.zeros(num_rows, np.int32)
+        self.num_scheduled = np.zeros(num_rows, np.int32)
+        self.num_blocks = np.zeros(num_rows, np.int32)
+        self.num_committed_blocks = np.zeros(num_rows, np.int32)
+        self.last_step = np.zeros(num_rows, np.int64)  # the last plan that names the row, 0 = none
+        width = MAX_STOP_TOKEN_IDS + len(eos_token_ids)
+        self.stop_token_ids = np.full((num_rows, width), NO_TOKEN, np.int32)
+        self._eos_token_ids = tuple(eos_token_ids)
+
+    def assign(self, row: int, request: Request, num_cached_tokens: int, block_size: int) -> None:
+        """Give the unused `row` to `request`, whose first `num_cached_tokens` need no computing."""
+        assert not self.active[row], row
+        self.num_active += 1
+        self.requests[row] = request
+        self.spans[row] = request.token_ids.data
+        self.active[row] = True
+        self.generation[row] += np.uint32(1)
+        self.request_id[row] = request.request_id
+        self.tokenizer[row] = request.tokenizer
+        self.tenant_index[row] = request.tenant_index
+        self.prompt_len[row] = request.prompt_len
+        self.prefill_end[row] = request.num_tokens
+        self.max_length[row] = request.prompt_len + request.max_tokens
+        self.min_stop_tokens[row] = request.prompt_len + request.sampling.min_tokens
+        self.num_tokens[row] = request.num_tokens
+        self.num_computed[row] = num_cached_tokens
+        self.num_scheduled[row] = num_cached_tokens
+        self.num_blocks[row] = len(request.block_ids)
+        self.num_committed_blocks[row] = num_cached_tokens // block_size
+        self.last_step[row] = 0
+        stops = request.sampling.stop_token_ids
+        if not request.sampling.ignore_eos:
+            stops = stops + self._eos_token_ids
+        self.stop_token_ids[row, : len(stops)] = stops
+        self.stop_token_ids[row, len(stops) :] = NO_TOKEN
+        request.row = row
+
+    def clear(self, row: int) -> None:
+        """Write the row's truth back to its request and leave the row unused."""
+        request = self.requests[row]
+        assert request is not None, row
+        request.num_output_tokens = self.output_tokens(row)
+        request.num_computed_tokens = int(self.num_computed[row])
+        request.row = -1
+        self.num_active -= 1
+        self.requests[row] = None
+        self.spans[row] = _NO_SPAN
+        self.active[row] = False
+        for column in (self.prefill_end, self.num_tokens, self.num_computed, self.num_scheduled):
+            column[row] = 0
+        self.num_blocks[row] = self.max_length[row] = 0
+
+    def output_tokens(self, row: int) -> int:
+        """Return how many tokens of the row were delivered."""
+        return int(self.num_tokens[row] - self.prompt_len[row])
+
+    def request_at(self, row: int) -> Request:
+        """Return the request of a row in use."""
+        request = self.requests[row]
+        assert request is not None, row
+        return request
+
+    def running(self) -> list[Request]:
+        """Return all requests that have a row."""
+        return [request for request in self.requests if request is not None]
+
+    def append_tokens(
+        self, rows: Rows, positions: npt.NDArray[np.int32], token_ids: npt.NDArray[np.int32]
+    ) -> None:
+        """Write the next token of each of `rows` into its span at `positions`; all are [n]."""
+        spans = self.spans
+        values = zip(rows.tolist(), positions.tolist(), token_ids.tolist(), strict=True)
+        for row, position, token_id in values:
+            spans[row][position] = token_id
+        self.num_tokens[rows] = positions + 1
+
+    def decode_rows(self) -> Rows:
+        """Return the rows whose next token comes after their prefill, int64[n]."""
+        prefilled = self.num_scheduled >= self.prefill_end
+        return np.flatnonzero(prefilled & (self.num_scheduled + 1 < self.max_length))
+
+    def prefill_rows(self) -> Rows:
+        """Return the rows with known tokens left to schedule, int64[n]."""
+        return np.flatnonzero(self.num_scheduled < self.prefill_end)
+
+    def outstanding_prefill_tokens(self) -> int:
+        """Return the tokens of all rows that are left to prefill."""
+        return int(np.maximum(self.prefill_end - self.num_scheduled, 0).sum())
+
+    def check_integrity(self) -> None:
+        """Assert the order of the counters of every row in use, and that unused ones are blank."""
+        used = [row for row, request in enumerate(self.requests) if request is not None]
+        assert np.flatnonzero(self.active).tolist() == used
+        assert self.num_active == len(used)
+        assert bool(np.all(self.num_computed <= self.num_scheduled))
+        assert bool(np.all(self.num_computed <= self.num_tokens))
+        most = np.maximum(self.prefill_end, self.max_length - 1)
+        assert bool(np.all(self.num_scheduled <= most))
+        assert bool(np.all(self.num_scheduled[~self.active] == 0))
+        for row in used:
+            request = self.request_at(row)
+            assert request.row == row, (request.request_id, row)
+            assert len(request.block_ids) == self.num_blocks[row], request.request_id

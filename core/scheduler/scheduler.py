@@ -1,0 +1,325 @@
+"""Every live request, and every way it can change hands.
+
+Owns: the requests by id, the waiting queue, the replicas, the outputs, and the transitions between
+them, each as one method that keeps all of these consistent. Never knows: how a step is filled
+(`step_builder`), how a result is read (`step_results`), which event asks for what (`engine_core`).
+
+    accept → start → preempt → start → … → finish → release
+    reject                                 (FINISHED)  (RELEASED, no plan in flight names the span)
+"""
+
+from dataclasses import dataclass
+
+from core.errors import Rejection, RejectionReason
+from core.kv_cache.manager import StartQuote
+from core.metering import Metering
+from core.policy.admission import AdmissionLimits, AdmissionState, refusal
+from core.policy.base import Blocked, Policy, ReplicaLoad
+from core.request import Request, RequestStatus
+from core.scheduler.deadlines import DeadlineHeap, DeadlineKind
+from core.scheduler.outputs import NOBODY, Outputs
+from core.scheduler.plan import OutputKind
+from core.scheduler.replica import Fence, Replica, ReplicaState
+from core.scheduler.settings import EngineSettings
+from core.scheduler.waiting import WaitingQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """A request whose client is gone and whose memory is still fenced."""
+
+    closed_ns: int
+    replica: int
+    acked_step: int
+
+
+class Scheduler:
+    """The state of the engine core and its transitions."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        replicas: list[Replica],
+        policy: Policy,
+        metering: Metering,
+    ) -> None:
+        """Start with no request and no executor."""
+        self.settings = settings
+        self.replicas = replicas
+        self.policy = policy
+        self.metering = metering
+        self.waiting = WaitingQueue(policy, metering)
+        self.deadlines = DeadlineHeap()
+        self.outputs = Outputs()
+        self.requests: dict[int, Request] = {}  # all that are not released yet
+        self.draining = False
+        self._cancelled: dict[Request, Cancellation] = {}
+        self._num_arrivals = 0
+        self._limits = AdmissionLimits(
+            max_model_len=settings.max_model_len,
+            max_queued_requests=settings.max_queued_requests,
+            max_queued_tokens=settings.max_queued_tokens,
+        )
+
+    def accept_or_reject(self, request: Request, now_ns: int) -> None:
+        """Let a new request wait, or answer why it may not."""
+        assert len(request.token_ids) >= request.prompt_len + request.max_tokens > 0
+        self._num_arrivals += 1
+        request.order = self._num_arrivals
+        request.tenant_index = self.metering.tenant_index(request.tenant)
+        self.metering.tenants.requests[request.tenant_index] += 1
+        rejection = refusal(request, self._limits, self._admission_state(request, now_ns))
+        if rejection is None:
+            self._accept(request)
+        else:
+            self.finish(request, _status_of(rejection), now_ns, rejection=rejection)
+
+    def may_start(self, request: Request, replica: Replica) -> tuple[Blocked, StartQuote | None]:
+        """Check the hard limits of a start; return what blocks it, or what it would take."""
+        if not replica.starts_requests:
+            return Blocked.DRAINING, None
+        if self.needed_blocks(request) > replica.num_blocks:
+            return Blocked.ELSEWHERE, None
+        if not replica.has_free_row:
+            return Blocked.SEQUENCES, None
+        quote = self.start_quote(request, replica)
+        if quote.num_needed + self.headroom(request, replica) > replica.kv.pool.num_available:
+            return Blocked.MEMORY, None
+        return Blocked.NOTHING, quote
+
+    def fits(self, request: Request, replica: Replica) -> bool:
+        """Tell whether `request` could start on `replica` now."""
+        return self.may_start(request, replica)[1] is not None
+
+    def start_quote(self, request: Request, replica: Replica) -> StartQuote:
+        """Work out the blocks of a start: for all tokens known, so that a prompt once begun can be
+        computed to its end; for all that may come if the request is not to be preempted any more.
+        """
+        num_tokens = request.num_tokens
+        if request.num_preemptions >= self.settings.max_preemptions:
+            num_tokens = request.prompt_len + request.max_tokens
+        return replica.kv.quote(request, num_tokens)
+
+    def headroom(self, request: Request, replica: Replica) -> int:
+        """Return the blocks that must stay available on `replica` when `request` starts there."""
+        pool = replica.kv.pool
+        load = ReplicaLoad(pool.num_blocks, pool.num_available, replica.table.num_active)
+        return self.policy.headroom_blocks(request, load)
+
+    def start(self, request: Request, replica: Replica, quote: StartQuote, now_ns: int) -> None:
+        """Move a waiting request into a row of `replica`."""
+        self.waiting.remove(request, now_ns)
+        request.move_to(RequestStatus.RUNNING)
+        num_cached_tokens = replica.occupy(request, quote)
+        self.metering.tenants.num_running[request.tenant_index] += 1
+        if request.first_start_ns == 0:
+            self._first_start(request, num_cached_tokens, now_ns)
+        else:
+            num_lost = request.num_computed_tokens - num_cached_tokens
+            self.metering.count_recomputed(request.tenant_index, max(0, num_lost))
+
+    def preempt(self, request: Request) -> None:
+        """Take row and memory from a running request; it returns to its place in the queue."""
+        request.num_preemptions += 1
+        self.metering.count_preemption(request.tenant_index)
+        self._leave_row(request)
+        self.requeue(request)
+
+    def requeue(self, request: Request) -> None:
+        """Let a request that has just lost its row wait again, at its old place."""
+        request.move_to(RequestStatus.PREEMPTED)
+        self.waiting.add(request)
+
+    def finish(
+        self,
+        request: Request,
+        status: RequestStatus,
+        now_ns: int,
+        *,
+        rejection: Rejection | None = None,
+        closed_ns: int = 0,
+    ) -> None:
+        """End a request from any state: its one terminal record; its release if nothing is fenced.
+
+        `closed_ns` is when the client went away, if it did.
+        """
+        if closed_ns:
+            self._note_cancellation(request, closed_ns)
+        self._leave(request, now_ns)
+        request.rejection = rejection
+        self._end(request, status, now_ns)
+
+    def stop(self, request: Request, num_output_tokens: int, now_ns: int) -> None:
+        """End a request at a stop string; what was delivered behind it is not used or cached."""
+        if request.replica >= 0:
+            kv = self.replicas[request.replica].kv
+            kv.retract(request, request.prompt_len + num_output_tokens)
+        self._leave(request, now_ns)
+        num_delivered = request.num_output_tokens
+        request.num_output_tokens = min(num_output_tokens, num_delivered)
+        self.metering.overrun_tokens += num_delivered - request.num_output_tokens
+        self._end(request, RequestStatus.FINISHED_STOPPED, now_ns)
+
+    def unpin(self, fences: list[Fence], now_ns: int) -> None:
+        """Take in that plans were acknowledged: `fences` fell."""
+        for fence in fences:
+            request = fence.request
+            request.num_pins -= 1
+            if request.status.is_finished and not request.num_pins:
+                self._release(request, now_ns)
+
+    def lose_rows(self, replica: Replica, state: ReplicaState, now_ns: int) -> None:
+        """Detach a dead executor; its requests return to their places, poisonous ones end."""
+        in_flight = replica.requests_in_flight()
+        running = replica.table.running()
+        for request in running:
+            replica.evict(request)
+            self.metering.tenants.num_running[request.tenant_index] -= 1
+        self.unpin(replica.go_down(state), now_ns)
+        for request in running:
+            request.num_crashes += request in in_flight
+            if request.num_crashes < self.settings.poison_crashes:
+                self.requeue(request)
+            else:
+                fault = Rejection(
+                    RejectionReason.EXECUTOR_FAULT,
+                    0,
+                    "scheduler.poison_crashes",
+                    request.num_crashes,
+                    self.settings.poison_crashes,
+                )
+                self.finish(request, RequestStatus.FINISHED_ERROR, now_ns, rejection=fault)
+
+    def disown(self, tokenizer: int) -> list[Request]:
+        """Make the requests of a dead tokenizer nobody's; return those that have not ended."""
+        self.outputs.forget(tokenizer)
+        owned = [r for r in self.requests.values() if r.tokenizer == tokenizer]
+        for request in owned:
+            request.tokenizer = NOBODY
+        return [request for request in owned if not request.status.is_finished]
+
+    def live_requests(self) -> list[Request]:
+        """Return all requests that have not ended."""
+        return [r for r in self.requests.values() if not r.status.is_finished]
+
+    def max_pool_blocks(self) -> int:
+        """Return the size of the largest pool there is or may be again; 0 = some are unknown."""
+        sizes = [r.num_blocks for r in self.replicas if r.state is not ReplicaState.GONE]
+        return max(sizes) if sizes and min(sizes) > 0 else 0
+
+    def needed_blocks(self, request: Request) -> int:
+        """Return the blocks that `request` could come to hold."""
+        return -(-(request.prompt_len + request.max_tokens) // self.settings.block_size)
+
+    def has_replica(self) -> bool:
+        """Tell whether an executor is there or may come back."""
+        return any(replica.state is not ReplicaState.GONE for replica in self.replicas)
+
+    def check_integrity(self) -> None:
+        """Assert that every live request is in exactly one place and all parts are whole."""
+        self.waiting.check_integrity()
+        running = [request for replica in self.replicas for request in replica.table.running()]
+        for replica in self.replicas:
+            replica.check_integrity()
+        waiting = self.waiting.members()
+        assert all(request.status is RequestStatus.RUNNING for request in running)
+        live = self.live_requests()
+        assert {r.request_id for r in running + waiting} == {r.request_id for r in live}
+        assert len(running) + len(waiting) == len(live)
+        assert int(self.metering.tenants.num_running.sum()) == len(running)
+        for request in self.requests.values():
+            assert request.num_pins or not request.status.is_finished, request.request_id
+        assert set(self._cancelled) <= set(self.requests.values())
+
+    def _admission_state(self, request: Request, now_ns: int) -> AdmissionState:
+        return AdmissionState(
+            draining=self.draining,
+            has_replica=self.has_replica(),
+            max_pool_blocks=self.max_pool_blocks(),
+            needed_blocks=self.needed_blocks(request),
+            num_waiting=self.waiting.num_waiting,
+            waiting_tokens=self.waiting.waiting_tokens,
+            retry_after_ms=self.waiting.retry_after_ms(request, now_ns),
+        )
+
+    def _accept(self, request: Request) -> None:
+        self.requests[request.request_id] = request
+        num_full_blocks = request.prompt_len // self.settings.block_size
+        request.block_digests = list(request.prompt_digests[:num_full_blocks])
+        if request.num_output_tokens:  # it has run, under a scheduler that is dead
+            request.move_to(RequestStatus.RUNNING)
+            request.move_to(RequestStatus.PREEMPTED)
+        self.waiting.add(request)
+        self._set_deadlines(request)
+        self.outputs.add(request, OutputKind.QUEUED)
+
+    def _set_deadlines(self, request: Request) -> None:
+        settings = self.settings
+        start_ns = request.arrival_ns + settings.queue_deadline_ns
+        end_ns = request.arrival_ns + settings.request_timeout_ns
+        request.queue_deadline_ns = min(request.queue_deadline_ns or start_ns, start_ns)
+        request.end_deadline_ns = min(request.end_deadline_ns or end_ns, end_ns)
+        self.deadlines.add(request.end_deadline_ns, DeadlineKind.END, request)
+        if request.status is RequestStatus.WAITING:
+            self.deadlines.add(request.queue_deadline_ns, DeadlineKind.START, request)
+
+    def _first_start(self, request: Request, num_cached_tokens: int, now_ns: int) -> None:
+        request.first_start_ns = now_ns
+        request.num_cached_tokens = min(num_cached_tokens, request.prompt_len)
+        metering = self.metering
+        metering.count_started(request.tenant_index, request.prompt_len, request.num_cached_tokens)
+        metering.count_prefix_query(request.num_tokens, num_cached_tokens)
+        if request.num_output_tokens == 0:
+            queue_ns = now_ns - request.arrival_ns
+            metering.queue_time.observe_ns(queue_ns)
+            self.outputs.add(request, OutputKind.STARTED, queue_ns=queue_ns)
+
+    def _leave(self, request: Request, now_ns: int) -> None:
+        """Take a request that ends out of its row or the queue; a refused one is in neither."""
+        if request.row >= 0:
+            self._leave_row(request)
+        elif request in self.waiting:
+            self.waiting.remove(request, now_ns)
+
+    def _end(self, request: Request, status: RequestStatus, now_ns: int) -> None:
+        request.move_to(status)
+        self._report_end(request, now_ns)
+        if not request.num_pins:
+            self._release(request, now_ns)
+
+    def _leave_row(self, request: Request) -> None:
+        self.metering.tenants.num_running[request.tenant_index] -= 1
+        request.num_pins += self.replicas[request.replica].vacate(request)
+
+    def _note_cancellation(self, request: Request, closed_ns: int) -> None:
+        replica = max(request.replica, 0)
+        acked_step = self.replicas[replica].acked_step
+        self._cancelled[request] = Cancellation(closed_ns, replica, acked_step)
+
+    def _report_end(self, request: Request, now_ns: int) -> None:
+        started_ns = request.first_start_ns or now_ns
+        queue_ns = started_ns - request.arrival_ns
+        self.outputs.add(request, OutputKind.FINISHED, queue_ns=queue_ns)
+        metering = self.metering
+        metering.count_finished(request.status)
+        if request.rejection is not None:
+            metering.count_rejection(request.tenant_index, request.rejection.reason)
+        if request.first_start_ns:
+            metering.e2e_time.observe_ns(now_ns - request.arrival_ns)
+        if request.first_token_ns:
+            metering.decode_time.observe_ns(now_ns - request.first_token_ns)
+
+    def _release(self, request: Request, now_ns: int) -> None:
+        """No plan in flight names the span of a finished request: forget it."""
+        self.outputs.add(request, OutputKind.RELEASED)
+        self.requests.pop(request.request_id, None)
+        cancelled = self._cancelled.pop(request, None)
+        if cancelled is not None:
+            num_steps = self.replicas[cancelled.replica].acked_step - cancelled.acked_step
+            self.metering.count_reclaim(now_ns - cancelled.closed_ns, num_steps)
+
+
+def _status_of(rejection: Rejection) -> RequestStatus:
+    if rejection.reason is RejectionReason.NO_REPLICA:
+        return RequestStatus.FINISHED_ERROR
+    return RequestStatus.FINISHED_SHED

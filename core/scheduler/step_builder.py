@@ -1,0 +1,226 @@
+"""One step of one replica in the making: reap → decodes → what the policy grants → plan.
+
+Owns: the hard limits of a step (tokens, rows, partial prefills, memory) and what is in it so far.
+Never knows: in which order requests deserve anything; it is the `Step` that a policy fills. Nothing
+is marked as scheduled before `finish`, so a request can still be preempted out of the step.
+
+Memory for decodes comes first. When none is left, memory on its way (fenced) is waited for, and
+only then is a victim preempted; in such a step nothing new starts.
+"""
+
+import numpy as np
+
+from core.kv_cache.manager import StartQuote
+from core.policy.base import Blocked, Grant
+from core.request import Request, RequestStatus
+from core.sampling_params import NO_LOGPROBS
+from core.scheduler.plan import PLAN_ROW, PlanFlag, RecordArray, StepPlan
+from core.scheduler.replica import Replica
+from core.scheduler.routing import better_elsewhere
+from core.scheduler.running_table import Rows
+from core.scheduler.scheduler import Scheduler
+
+PlanRow = tuple[int, int, int, int, int]
+
+
+class StepBuilder:
+    """The mechanism behind `core.policy.base.Step`."""
+
+    def __init__(self, scheduler: Scheduler, replica: Replica, now_ns: int) -> None:
+        """Open a step; `replica` can take a plan."""
+        self.now_ns = now_ns
+        self.tokens_left = scheduler.settings.max_num_batched_tokens
+        self._scheduler = scheduler
+        self._settings = scheduler.settings
+        self._replica = replica
+        self._table = replica.table
+        self._pool = replica.kv.pool
+        self._under_pressure = False
+        self._decode_rows: Rows = np.empty(0, np.int64)
+        self._prefill_tokens: dict[Request, int] = {}
+        self._partial: set[Request] = set()
+
+    @property
+    def num_running(self) -> int:
+        """Requests that have a row."""
+        return self._table.num_active
+
+    def add_decodes(self) -> None:
+        """Put every decode that has memory for its next token into the step."""
+        table = self._table
+        rows = table.decode_rows()
+        blocks_used = table.num_scheduled[rows] // self._settings.block_size
+        needs_block = blocks_used >= table.num_blocks[rows]
+        if needs_block.any():
+            rows = self._grow(rows, rows[needs_block])
+        self._decode_rows = rows
+        self.tokens_left -= len(rows)
+        begun = [r for r in self.prefills() if table.last_step[r.row] > 0]
+        self._partial.update(begun)
+
+    def prefills(self) -> list[Request]:
+        """Return the running requests with tokens left to prefill."""
+        rows = self._table.prefill_rows().tolist()
+        requests = [self._table.request_at(row) for row in rows]
+        return [request for request in requests if self.remaining(request) > 0]
+
+    def running(self) -> list[Request]:
+        """Return the running requests that may be preempted."""
+        limit = self._settings.max_preemptions
+        return [r for r in self._table.running() if r.num_preemptions < limit]
+
+    def remaining(self, request: Request) -> int:
+        """Return the tokens left to prefill; of a waiting request all."""
+        if request.status is not RequestStatus.RUNNING:
+            return request.num_tokens
+        left = self._table.prefill_end[request.row] - self._table.num_scheduled[request.row]
+        return int(left) - self._prefill_tokens.get(request, 0)
+
+    def start(self, request: Request) -> Blocked:
+        """Give a waiting `request` its row and blocks without any token yet."""
+        blocked, quote = self._may_start(request)
+        if quote is not None:
+            self._scheduler.start(request, self._replica, quote, self.now_ns)
+        return blocked
+
+    def grant(self, request: Request, max_tokens: int) -> Grant:
+        """Compute up to `max_tokens` more prompt tokens of `request`; start it if it waits."""
+        if self.tokens_left <= 0:
+            return Grant(0, Blocked.TOKENS)
+        if request.status is not RequestStatus.RUNNING:
+            blocked, quote = self._may_start(request)
+            if quote is None:
+                return Grant(0, blocked)
+            uncached = request.num_tokens - len(quote.hits) * self._settings.block_size
+            if not self._may_be_computed(request, uncached, max_tokens):
+                return Grant(0, Blocked.PARTIAL_PREFILLS)
+            self._scheduler.start(request, self._replica, quote, self.now_ns)
+        return self._grant_running(request, max_tokens)
+
+    def preempt(self, request: Request) -> None:
+        """Take back the memory of a running request and what this step holds for it."""
+        in_step = self._decode_rows == request.row
+        if in_step.any():
+            self._decode_rows = self._decode_rows[~in_step]
+            self.tokens_left += 1
+        self.tokens_left += self._prefill_tokens.pop(request, 0)
+        self._partial.discard(request)
+        self._scheduler.preempt(request)
+
+    def missing_blocks(self, request: Request) -> int:
+        """Return how many blocks must be freed, besides fenced ones, before `request` fits."""
+        needed = self._scheduler.start_quote(request, self._replica).num_needed
+        coming = self._pool.num_available + self._pool.num_fenced
+        return needed + self._scheduler.headroom(request, self._replica) - coming
+
+    def finish(self) -> StepPlan | None:
+        """Make the plan and mark its tokens as scheduled; None if there is nothing to compute."""
+        num_decodes = len(self._decode_rows)
+        rows = np.empty(num_decodes + len(self._prefill_tokens), PLAN_ROW)
+        if not len(rows):
+            return None
+        self._write_decodes(rows[:num_decodes])
+        if self._prefill_tokens:
+            entries = [self._prefill_row(*item) for item in self._prefill_tokens.items()]
+            rows[num_decodes:] = entries
+        plan = self._replica.send(rows, self.now_ns)
+        self._table.num_scheduled[rows["row"]] += rows["num_new_tokens"]
+        self._table.last_step[rows["row"]] = plan.step
+        return plan
+
+    def _grow(self, rows: Rows, needing: Rows) -> Rows:
+        """Append a block to each of `needing`; return `rows` without those that must wait."""
+        if len(needing) > self._pool.num_available:
+            waiting = self._relieve([self._table.request_at(row) for row in needing.tolist()])
+            rows = rows[self._table.active[rows]]
+            needing = needing[self._table.active[needing]]
+            rows = np.setdiff1d(rows, waiting, assume_unique=True)
+            needing = np.setdiff1d(needing, waiting, assume_unique=True)
+        kv, table = self._replica.kv, self._table
+        block_ids = [kv.grow(table.request_at(row)) for row in needing.tolist()]
+        self._replica.rows.append_blocks(needing, table.num_blocks[needing], block_ids)
+        table.num_blocks[needing] += 1
+        return rows
+
+    def _relieve(self, needing: list[Request]) -> list[int]:
+        """Make room for a block for each of `needing`; return the rows that must wait."""
+        self._under_pressure = True
+        waiting: list[int] = []
+        num_promised = num_awaited = 0
+        for request in sorted(needing, key=self._scheduler.policy.place):
+            while request.row >= 0:
+                if self._pool.num_available > num_promised:
+                    num_promised += 1
+                    break
+                if self._pool.num_fenced > num_awaited:
+                    num_awaited += 1
+                    waiting.append(request.row)
+                    break
+                victim = self._scheduler.policy.victim(self.running(), request)
+                if victim is None:
+                    waiting.append(request.row)
+                    break
+                self.preempt(victim)
+        return waiting
+
+    def _may_start(self, request: Request) -> tuple[Blocked, StartQuote | None]:
+        """Check everything that can keep a waiting request from starting here and now."""
+        blocked, quote = self._scheduler.may_start(request, self._replica)
+        if quote is None:
+            return blocked, None
+        if self._under_pressure:
+            return Blocked.MEMORY, None
+        others = [other for other in self._scheduler.replicas if other is not self._replica]
+        if others and self._is_better_elsewhere(request, others):
+            return Blocked.ELSEWHERE, None
+        return Blocked.NOTHING, quote
+
+    def _is_better_elsewhere(self, request: Request, others: list[Replica]) -> bool:
+        scheduler, patience = self._scheduler, self._settings.max_num_batched_tokens
+        return better_elsewhere(
+            request, self._replica, others, scheduler.fits, patience, self.now_ns
+        )
+
+    def _may_be_computed(self, request: Request, remaining: int, max_tokens: int) -> bool:
+        """Tell whether so many tokens leave no more prompts partly computed than may be."""
+        completes = min(max_tokens, self.tokens_left) >= remaining
+        has_room = len(self._partial) < self._settings.max_num_partial_prefills
+        return completes or has_room or request in self._partial
+
+    def _grant_running(self, request: Request, max_tokens: int) -> Grant:
+        remaining = self.remaining(request)
+        if not self._may_be_computed(request, remaining, max_tokens):
+            return Grant(0, Blocked.PARTIAL_PREFILLS)
+        num_tokens = min(remaining, max_tokens, self.tokens_left)
+        self._prefill_tokens[request] = self._prefill_tokens.get(request, 0) + num_tokens
+        self.tokens_left -= num_tokens
+        if num_tokens < remaining:
+            self._partial.add(request)
+        else:
+            self._partial.discard(request)
+        return Grant(num_tokens)
+
+    def _write_decodes(self, out: RecordArray) -> None:
+        table, rows = self._table, self._decode_rows
+        positions = table.num_scheduled[rows]
+        out["row"] = rows
+        out["generation"] = table.generation[rows]
+        out["num_new_tokens"] = 1
+        out["first_position"] = positions
+        out["flags"] = np.where(
+            positions < table.num_tokens[rows],
+            np.uint32(PlanFlag.SAMPLE),
+            np.uint32(PlanFlag.SAMPLE | PlanFlag.FEEDBACK),
+        )
+
+    def _prefill_row(self, request: Request, num_tokens: int) -> PlanRow:
+        table, row = self._table, request.row
+        first = int(table.num_scheduled[row])
+        end = first + num_tokens
+        flags = 0
+        if end == table.prefill_end[row] and request.max_tokens > 0:
+            flags |= PlanFlag.SAMPLE
+        wants_logprobs = request.sampling.num_prompt_logprobs != NO_LOGPROBS
+        if wants_logprobs and min(end + 1, request.prompt_len) > max(request.num_scored_tokens, 1):
+            flags |= PlanFlag.PROMPT_LOGPROBS
+        return row, int(table.generation[row]), num_tokens, first, int(flags)

@@ -1,0 +1,106 @@
+"""The waiting requests of the whole engine: how many, how long, in whose name.
+
+Owns: the counts that bound the queue, the oldest wait, and telling the policy who waits. Never
+knows: the order among them (the policy's), deadlines, rows. Requests that never started count
+against the bounds; preempted ones had their admission and only wait for memory.
+"""
+
+from collections import defaultdict
+
+from core.metering import Metering
+from core.policy.base import Policy
+from core.request import Request, RequestStatus
+from core.scheduler.drain_rate import DrainRate
+
+QUEUE_SHARE_TO_DRAIN = 10  # a refused client is asked to wait until a tenth of the queue has left
+
+
+class WaitingQueue:
+    """Everyone who has no row: WAITING or PREEMPTED."""
+
+    def __init__(self, policy: Policy, metering: Metering) -> None:
+        """Start empty."""
+        self.num_waiting = 0
+        self.waiting_tokens = 0
+        self.num_preempted = 0
+        self._policy = policy
+        self._tenants = metering.tenants
+        self._members: dict[Request, None] = {}
+        self._never_started: dict[Request, None] = {}  # in the order of arrival here
+        self._never_started_by_tenant: defaultdict[int, dict[Request, None]] = defaultdict(dict)
+        self._drain_rate = DrainRate()
+
+    def __len__(self) -> int:
+        """Return the number of requests without a row."""
+        return len(self._members)
+
+    def __contains__(self, request: Request) -> bool:
+        """Tell whether `request` waits."""
+        return request in self._members
+
+    def add(self, request: Request) -> None:
+        """Let `request` wait, by its status as new or as preempted."""
+        self._members[request] = None
+        self._policy.add(request)
+        tenant = request.tenant_index
+        if request.status is RequestStatus.PREEMPTED:
+            self.num_preempted += 1
+            self._tenants.num_preempted[tenant] += 1
+            return
+        self._never_started[request] = None
+        self._never_started_by_tenant[tenant][request] = None
+        self._count(request, 1)
+
+    def remove(self, request: Request, now_ns: int) -> None:
+        """Take `request` out, before its status changes."""
+        del self._members[request]
+        self._policy.remove(request)
+        tenant = request.tenant_index
+        if request.status is RequestStatus.PREEMPTED:
+            self.num_preempted -= 1
+            self._tenants.num_preempted[tenant] -= 1
+            return
+        del self._never_started[request]
+        del self._never_started_by_tenant[tenant][request]
+        self._count(request, -1)
+        self._drain_rate.observe(_size(request), now_ns)
+
+    def members(self) -> list[Request]:
+        """Return all requests without a row, in no particular order."""
+        return list(self._members)
+
+    def oldest_arrival_ns(self) -> int:
+        """Return when the request that has waited longest for its start arrived; 0 = none waits."""
+        return next((request.arrival_ns for request in self._never_started), 0)
+
+    def oldest_arrival_of_tenant_ns(self, tenant_index: int) -> int:
+        """Return the same for one tenant."""
+        waiting = self._never_started_by_tenant.get(tenant_index, {})
+        return next((request.arrival_ns for request in waiting), 0)
+
+    def retry_after_ms(self, request: Request, now_ns: int) -> int:
+        """Return when the queue will probably have room for `request`, ms."""
+        num_tokens = max(_size(request), self.waiting_tokens // QUEUE_SHARE_TO_DRAIN)
+        return self._drain_rate.retry_after_ms(num_tokens, now_ns)
+
+    def check_integrity(self) -> None:
+        """Assert that the counts are those of the members."""
+        statuses = [request.status for request in self._members]
+        assert statuses.count(RequestStatus.PREEMPTED) == self.num_preempted
+        assert statuses.count(RequestStatus.WAITING) == self.num_waiting
+        assert self.num_waiting + self.num_preempted == len(statuses)
+        assert sum(_size(request) for request in self._never_started) == self.waiting_tokens
+        assert int(self._tenants.num_waiting.sum()) == self.num_waiting
+        assert int(self._tenants.num_preempted.sum()) == self.num_preempted
+        self._policy.check_integrity()
+
+    def _count(self, request: Request, sign: int) -> None:
+        num_tokens = sign * _size(request)
+        self.num_waiting += sign
+        self.waiting_tokens += num_tokens
+        self._tenants.num_waiting[request.tenant_index] += sign
+        self._tenants.waiting_tokens[request.tenant_index] += num_tokens
+
+
+def _size(request: Request) -> int:
+    return request.prompt_len + request.max_tokens
