@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from core.scheduler.plan import StepPlan, StepResult
+from core.scheduler.plan import ResultError, StepPlan, StepResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +56,19 @@ class ExecutorStatistics:
     sampled_tokens: int
     row_errors: int
     busy_ns: int  # time inside `execute`
+
+    def after(self, plan: StepPlan, result: StepResult) -> "ExecutorStatistics":
+        """Return the counters one step later."""
+        return ExecutorStatistics(
+            steps=self.steps + 1,
+            tokens=self.tokens + int(plan.rows["num_new_tokens"].sum()),
+            sampled_tokens=self.sampled_tokens + int((result.rows["token_id"] >= 0).sum()),
+            row_errors=self.row_errors + int((result.rows["error"] != ResultError.NONE).sum()),
+            busy_ns=self.busy_ns + result.finished_ns - result.started_ns,
+        )
+
+
+NO_STATISTICS = ExecutorStatistics(0, 0, 0, 0, 0)
 
 
 class Executor(Protocol):

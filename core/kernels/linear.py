@@ -83,7 +83,7 @@ class PackedLinear:
     @staticmethod
     def supports(dtype: torch.dtype) -> bool:
         """Return whether oneDNN has fast kernels of this dtype on this CPU."""
-        if not torch.backends.mkldnn.is_available():
+        if not torch._C._has_mkldnn:
             return False
         return dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 

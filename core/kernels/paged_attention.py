@@ -139,8 +139,8 @@ class TorchPagedAttention:
         assert batch is not None
         shape = self._shape
         heads = qkv.view(len(qkv), -1, shape.head_dim)
-        queries, keys, values = heads.split(
-            (shape.num_heads, shape.num_kv_heads, shape.num_kv_heads), dim=1
+        queries, keys, values = torch.split(
+            heads, [shape.num_heads, shape.num_kv_heads, shape.num_kv_heads], dim=1
         )
         cos_sin = self._cos_sin[torch.from_numpy(batch.positions()).long()]
         queries = rotate(queries.float(), cos_sin).to(qkv.dtype)

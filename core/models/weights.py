@@ -50,13 +50,13 @@ class WeightFiles:
 
     def _open(self, path: Path, stated: set[str] | None) -> None:
         try:
-            file = safe_open(path, framework="pt")
+            file: Any = safe_open(path, framework="pt")
         except FileNotFoundError:
             raise ModelError(f"{path} is missing") from None
         except (SafetensorError, OSError) as error:
             raise ModelError(f"{path} is not a valid safetensors file: {error}") from error
         self._files[path] = file
-        names = set(file.keys())
+        names = {str(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         if stated is not None and (missing := stated - names):
             raise ModelError(f"{path}: tensor {min(missing)} of the index is missing")
         self._locations.update(dict.fromkeys(names, path))

@@ -1,0 +1,102 @@
+"""How many KV blocks fit: free memory minus weights and workspace, times a fraction, under a limit.
+
+Owns: the arithmetic, as a table that can be printed, and the reading of what is free (cgroup limit
+and MemAvailable). Never knows: tensors or models beyond their sizes.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.errors import StartError
+
+CGROUP = Path("/sys/fs/cgroup")
+MEMINFO = Path("/proc/meminfo")
+UNLIMITED = 2**62
+SAFETY_BYTES = 128 * 2**20  # interpreter, libraries and fragmentation that nothing here counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvDemand:
+    """What one executor needs, and the user's bounds.
+
+    `num_blocks` 0 = as many as fit. `min_blocks` hold one sequence of the longest context.
+    """
+
+    block_bytes: int  # of all layers
+    weights_bytes: int
+    workspace_bytes: int
+    replicas: int
+    num_blocks: int
+    min_blocks: int
+    memory_fraction: float
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvBudget:
+    """The verdict; `table` is (what, bytes) line by line."""
+
+    num_blocks: int
+    table: tuple[tuple[str, int], ...]
+
+
+def free_memory_bytes(cgroup: Path = CGROUP, meminfo: Path = MEMINFO) -> int:
+    """Return what this process may still take: the lesser of MemAvailable and the cgroup's rest."""
+    limit, used = _number(cgroup / "memory.max"), _number(cgroup / "memory.current")
+    reclaimable = _named(cgroup / "memory.stat", "inactive_file")
+    rest = UNLIMITED if limit == UNLIMITED else limit - used + reclaimable
+    return max(0, min(_named(meminfo, "MemAvailable:") * 1024, rest))
+
+
+def _number(path: Path) -> int:
+    """Return the number in a one-line file; UNLIMITED if there is none or it says max."""
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return UNLIMITED
+
+
+def _named(path: Path, name: str) -> int:
+    """Return the number after `name` in a file of such lines; 0 if there is none."""
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    fields = (line.split() for line in lines)
+    return next((int(field[1]) for field in fields if field[0] == name), 0)
+
+
+def budget_kv(free_bytes: int, demand: KvDemand) -> KvBudget:
+    """Return the number of blocks of one replica.
+
+    `free_bytes` is measured before the weights are loaded; all replicas share it. Raises StartError
+    if an explicit number does not fit, or not even one longest sequence does.
+    """
+    fixed = demand.weights_bytes + demand.workspace_bytes + SAFETY_BYTES
+    left = free_bytes - demand.replicas * fixed
+    share = int(max(0, left) * demand.memory_fraction) // demand.replicas
+    allowed = min(share, demand.limit_bytes)
+    num_blocks = demand.num_blocks or allowed // demand.block_bytes
+    pool = num_blocks * demand.block_bytes
+    if demand.num_blocks and pool * demand.replicas > left:
+        raise StartError(
+            f"engine.num_kv_blocks = {num_blocks} needs {pool * demand.replicas} bytes for"
+            f" {demand.replicas} replica(s), but {max(0, left)} are free"
+        )
+    if not demand.num_blocks and num_blocks < demand.min_blocks:
+        raise StartError(
+            f"memory for {num_blocks} KV blocks, but one sequence of engine.max_model_len needs"
+            f" {demand.min_blocks}: lower engine.max_model_len, or raise"
+            " engine.kv_memory_fraction, engine.kv_memory_limit_bytes or the memory limit"
+        )
+    table = (
+        ("free at start", free_bytes),
+        ("weights", demand.weights_bytes),
+        ("workspace", demand.workspace_bytes),
+        ("safety", SAFETY_BYTES),
+        ("left for all replicas", max(0, left)),
+        ("share of this replica's KV pool", share),
+        ("limit of a KV pool", demand.limit_bytes),
+        ("KV pool", pool),
+    )
+    return KvBudget(num_blocks, table)

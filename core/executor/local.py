@@ -1,0 +1,188 @@
+"""The executor that runs a model on this machine's CPU.
+
+Owns: loading in order (threads, kernels, weights, KV pool, one warm-up step) and the timing of
+steps. Never knows: rings, doorbells or configuration files; it is given plain settings, the shared
+rows and the token arenas as arrays, and a clock.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from core.clock import Clock
+from core.executor.input_batch import RowTable
+from core.executor.kv_budget import KvBudget, KvDemand, budget_kv, free_memory_bytes
+from core.executor.kv_pool import allocate_kv_pool
+from core.executor.model_runner import LOGITS_BYTES_MAX, ModelRunner
+from core.executor.protocol import NO_STATISTICS, ExecutorInfo, ExecutorSettings, ExecutorStatistics
+from core.executor.threads import resolve_threads
+from core.kernels.paged_attention import AttentionBatch, AttentionShape
+from core.kernels.selection import Kernels, select_kernels
+from core.models.llama import LlamaModel, LlamaWeights, load_weights
+from core.models.llama_config import LlamaConfig
+from core.models.loader import read_model_config
+from core.scheduler.plan import RecordArray, StepPlan, StepResult
+
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+class LocalExecutor:
+    """See `core.executor.protocol.Executor`."""
+
+    def __init__(
+        self,
+        settings: ExecutorSettings,
+        rows: RecordArray,
+        spans: Sequence[npt.NDArray[np.int32]],
+        clock: Clock,
+    ) -> None:
+        """`rows` is row_dtype[max_num_seqs], `spans` the int32 arena of each tokenizer."""
+        self._settings = settings
+        self._rows = rows
+        self._spans = spans
+        self._clock = clock
+        self._runner: ModelRunner | None = None
+        self._statistics = NO_STATISTICS
+
+    def load(self) -> ExecutorInfo:
+        """Load the model, allocate the KV pool, run one warm-up step."""
+        settings = self._settings
+        free_bytes = free_memory_bytes()
+        threads = resolve_threads(settings.threads, settings.replicas)
+        torch.set_num_threads(threads)
+        config = read_model_config(settings.model_directory)
+        max_model_len = min(settings.max_model_len, config.max_position)
+        dtype = DTYPES[settings.dtype]
+        with torch.inference_mode():
+            kernels = select_kernels(
+                settings.cache_directory,
+                dtype,
+                hidden_size=config.hidden_size,
+                head_dim=config.head_dim,
+            )
+            weights = load_weights(settings.model_directory, config, kernels)
+            model = LlamaModel(
+                config,
+                weights,
+                kernels,
+                block_size=settings.block_size,
+                num_positions=max_model_len,
+            )
+            budget = self._budget(free_bytes, config, weights, model.attention_shape, max_model_len)
+            self._start(model, budget, dtype)
+        return self._info(config, kernels, weights, budget, threads, max_model_len)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Compute one step."""
+        assert self._runner is not None, "execute before load"
+        started_ns = self._clock.now_ns()
+        with torch.inference_mode():
+            rows, logprobs = self._runner.run(plan.rows)
+        result = StepResult(
+            replica=plan.replica,
+            epoch=plan.epoch,
+            step=plan.step,
+            started_ns=started_ns,
+            finished_ns=self._clock.now_ns(),
+            rows=rows,
+            logprobs=logprobs,
+            scheduler_epoch=plan.scheduler_epoch,
+        )
+        self._statistics = self._statistics.after(plan, result)
+        return result
+
+    def forget_rows(self) -> None:
+        """Drop what was kept per row; weights and the KV pool stay."""
+        if self._runner is not None:
+            self._runner.forget_rows()
+
+    def statistics(self) -> ExecutorStatistics:
+        """Return counters."""
+        return self._statistics
+
+    def _budget(
+        self,
+        free_bytes: int,
+        config: LlamaConfig,
+        weights: LlamaWeights,
+        shape: AttentionShape,
+        max_model_len: int,
+    ) -> KvBudget:
+        settings = self._settings
+        itemsize = DTYPES[settings.dtype].itemsize
+        demand = KvDemand(
+            block_bytes=shape.block_elements * itemsize * config.num_layers,
+            weights_bytes=weights.num_bytes,
+            workspace_bytes=workspace_bytes(config, settings.max_num_batched_tokens, itemsize),
+            replicas=settings.replicas,
+            num_blocks=settings.num_kv_blocks,
+            min_blocks=-(-max_model_len // settings.block_size),
+            memory_fraction=settings.kv_memory_fraction,
+            limit_bytes=settings.kv_memory_limit_bytes,
+        )
+        return budget_kv(free_bytes, demand)
+
+    def _start(self, model: LlamaModel, budget: KvBudget, dtype: torch.dtype) -> None:
+        shape = model.attention_shape
+        config = model.config
+        caches = allocate_kv_pool(config.num_layers, shape.cache_shape(budget.num_blocks), dtype)
+        for num_tokens in (1, min(shape.block_size, self._settings.max_num_batched_tokens)):
+            hidden = model.forward(
+                torch.zeros(num_tokens, dtype=torch.int32), _first_block_batch(num_tokens), caches
+            )
+            model.argmax(model.logits(hidden[:1]))
+        table = RowTable(
+            self._rows,
+            self._spans,
+            vocab_size=config.vocab_size,
+            block_size=shape.block_size,
+        )
+        self._runner = ModelRunner(model, caches, table)
+
+    def _info(
+        self,
+        config: LlamaConfig,
+        kernels: Kernels,
+        weights: LlamaWeights,
+        budget: KvBudget,
+        threads: int,
+        max_model_len: int,
+    ) -> ExecutorInfo:
+        return ExecutorInfo(
+            num_kv_blocks=budget.num_blocks,
+            block_size=self._settings.block_size,
+            max_model_len=max_model_len,
+            vocab_size=config.vocab_size,
+            weights_bytes=weights.num_bytes,
+            kv_bytes=dict(budget.table)["KV pool"],
+            kernel_path=kernels.path,
+            device_name=cpu_name(),
+            threads=threads,
+            memory_table=budget.table,
+        )
+
+
+def _first_block_batch(num_tokens: int) -> AttentionBatch:
+    """Return a batch of one sequence in block 0, for a warm-up before anyone holds blocks."""
+    zero = np.zeros(1, dtype=np.int32)
+    return AttentionBatch(zero, np.array([num_tokens], dtype=np.int32), zero, zero.reshape(1, 1))
+
+
+def workspace_bytes(config: LlamaConfig, max_num_batched_tokens: int, itemsize: int) -> int:
+    """Return an upper bound of a step's temporary memory: activations of a layer, and logits."""
+    width = 4 * config.hidden_size + 2 * config.q_size + 2 * config.kv_size
+    width += 2 * config.intermediate_size
+    return max_num_batched_tokens * width * itemsize + 3 * LOGITS_BYTES_MAX
+
+
+def cpu_name(path: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the CPU's model name, "cpu" if the machine does not say."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return "cpu"
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "cpu")

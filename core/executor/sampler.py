@@ -1,0 +1,205 @@
+"""From logits to the next tokens: adjustments, filters, one draw a row.
+
+Owns: the order of the rules and their arithmetic. Never knows: rows in shared memory, plans, KV.
+The order, per row (rules that a row does not use cost nothing):
+
+    1. log-probabilities, where wanted, of the raw logits
+    2. logit bias, min_tokens (end tokens at minus infinity)
+    3. repetition penalty over prompt + output: positive logits divided, negative multiplied;
+       frequency (times count) and presence penalty over the output only, subtracted
+    4. temperature 0: the largest logit, of equal ones the smallest id
+    5. otherwise logits / temperature, then min_p, top_k, top_p, each as a threshold on the logit
+       relative to what the rule before it kept; a token equal to the last kept one is kept too
+    6. inverse CDF: with u from Philox (seed, choice, output index), the first id in vocabulary
+       order whose cumulative weight, summed in float64, exceeds u times the total
+
+One uniform number a row is all the randomness, so a draw can be repeated anywhere. Every step
+treats a row by itself: its token does not depend on the rest of the batch.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from core.executor.philox import uniforms
+from core.executor.sampling_batch import Float32Array, IndexArray, SamplingBatch
+from core.scheduler.plan import LOGPROB, RecordArray, empty_logprobs
+
+Argmax = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+NUM_CANDIDATES = 256  # best tokens looked at before a top_p row is sorted as a whole
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The choice of each row [n]; `finite` is False where the logits hold NaN or infinity.
+
+    `logprob` is NaN where none is wanted. Row i's best tokens are the `num_top[i]` entries of
+    `top` from `top_start[i]` on, best first, the chosen one among them if it is that good.
+    """
+
+    token_id: npt.NDArray[np.int32]
+    finite: npt.NDArray[np.bool_]
+    logprob: Float32Array
+    top_start: npt.NDArray[np.int32]
+    num_top: npt.NDArray[np.int32]
+    top: RecordArray  # LOGPROB[m]
+
+
+def sample(logits: Tensor, batch: SamplingBatch, argmax: Argmax) -> Sampled:
+    """Choose a token for each row of `logits` float32 [n, vocabulary]; leaves them unchanged."""
+    largest, best = argmax(logits)
+    token_id = best.numpy().copy()
+    worked = np.flatnonzero(batch.adjusted | (batch.temperature > 0))
+    if len(worked):
+        token_id[worked] = _choose(logits, batch, worked, argmax)
+    logprob, top_start, num_top, top = _wanted_logprobs(logits, batch, token_id)
+    return Sampled(token_id, np.isfinite(largest.numpy()), logprob, top_start, num_top, top)
+
+
+def _choose(
+    logits: Tensor, batch: SamplingBatch, worked: IndexArray, argmax: Argmax
+) -> npt.NDArray[np.int32]:
+    """Return the tokens of the rows that need more than the largest raw logit."""
+    work = logits[torch.from_numpy(worked)]
+    place = np.full(len(logits), -1, dtype=np.int64)
+    place[worked] = np.arange(len(worked))
+    _adjust(work, batch, place)
+    chosen = argmax(work)[1].numpy().copy()
+    random = np.flatnonzero(batch.temperature[worked] > 0)
+    if len(random):
+        hot = worked[random]
+        scaled = work[torch.from_numpy(random)] / _column(batch.temperature[hot])
+        scaled -= scaled.amax(dim=1, keepdim=True)
+        _filter(scaled, batch, hot)
+        seeds, choices, indices = batch.seed[hot], batch.choice[hot], batch.output_index[hot]
+        chosen[random] = _draw(scaled, uniforms(seeds, choices, indices))
+    return chosen
+
+
+def _column(values: npt.NDArray[np.float32]) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values)).unsqueeze(1)
+
+
+def _adjust(work: Tensor, batch: SamplingBatch, place: npt.NDArray[np.int64]) -> None:
+    """Apply bias, min_tokens and penalties in place; `place` maps batch rows to rows of `work`."""
+    width = work.shape[1]
+    flat = work.view(-1)
+    for triples in (batch.bias, batch.forbidden):
+        if len(triples.index):
+            inside = (triples.token_id >= 0) & (triples.token_id < width)
+            keys = place[triples.index[inside]] * width + triples.token_id[inside]
+            flat.index_add_(0, torch.from_numpy(keys), torch.from_numpy(triples.value[inside]))
+    if len(batch.history.index):
+        _penalize(flat, batch, place, width)
+
+
+def _penalize(flat: Tensor, batch: SamplingBatch, place: npt.NDArray[np.int64], width: int) -> None:
+    index = batch.history.index
+    inside = (batch.history.token_id >= 0) & (batch.history.token_id < width)
+    tokens = index[inside].astype(np.int64) * width + batch.history.token_id[inside]
+    seen, where = np.unique(tokens, return_inverse=True)
+    counts = np.bincount(where, weights=batch.history.value[inside], minlength=len(seen))
+    row = seen // width
+    keys = torch.from_numpy(place[row] * width + seen % width)
+    values = flat[keys].numpy()
+    repetition = batch.repetition_penalty[row]
+    values = np.where(values > 0, values / repetition, values * repetition)
+    values -= batch.frequency_penalty[row] * counts.astype(np.float32)
+    values -= batch.presence_penalty[row] * (counts > 0)
+    flat[keys] = torch.from_numpy(values.astype(np.float32))
+
+
+def _filter(scaled: Tensor, batch: SamplingBatch, hot: IndexArray) -> None:
+    """Set filtered-out logits to minus infinity, in place; the largest of each row is 0."""
+    width = scaled.shape[1]
+    top_k = np.minimum(batch.top_k[hot], width)
+    top_p, min_p = batch.top_p[hot], batch.min_p[hot]
+    used = np.flatnonzero((top_k > 0) | (top_p < 1) | (min_p > 0))
+    if not len(used):
+        return
+    rows = scaled[torch.from_numpy(used)]
+    with np.errstate(divide="ignore"):
+        threshold = torch.from_numpy(np.log(min_p[used], dtype=np.float32))
+    num_candidates = min(width, max(NUM_CANDIDATES, int(top_k[used].max())))
+    best = rows.topk(num_candidates, dim=1).values
+    limited = top_k[used] > 0
+    kth = best[torch.arange(len(used)), torch.from_numpy(np.maximum(top_k[used], 1) - 1).long()]
+    limit = torch.where(torch.from_numpy(limited), kth, -math.inf)
+    threshold = torch.maximum(threshold, limit)
+    nuclear = np.flatnonzero(top_p[used] < 1)
+    if len(nuclear):
+        pick = torch.from_numpy(nuclear)
+        shares = torch.from_numpy(top_p[used][nuclear].astype(np.float64))
+        threshold[pick] = _nucleus(rows[pick], best[pick], threshold[pick], shares)
+    rows.masked_fill_(rows < threshold.unsqueeze(1), -math.inf)
+    scaled[torch.from_numpy(used)] = rows
+
+
+def _nucleus(rows: Tensor, best: Tensor, threshold: Tensor, shares: Tensor) -> Tensor:
+    """Return the logit of the last token of the smallest set of best ones holding `shares`.
+
+    Only tokens not below `threshold` count. `best` are the largest logits, sorted; if they do not
+    hold the share, the whole rows are sorted.
+    """
+    floor = threshold.unsqueeze(1)
+    total = _weights(rows, floor).sum(dim=1, keepdim=True)
+    below = _weights(best, floor).cumsum(dim=1) < shares.unsqueeze(1) * total
+    last = below.sum(dim=1)
+    if int(last.max()) >= best.shape[1] and best.shape[1] < rows.shape[1]:
+        return _nucleus(rows, rows.sort(dim=1, descending=True).values, threshold, shares)
+    last = last.clamp(max=best.shape[1] - 1).unsqueeze(1)
+    return torch.maximum(best.gather(1, last).squeeze(1), threshold)
+
+
+def _weights(rows: Tensor, floor: Tensor) -> Tensor:
+    """exp of the kept logits, 0 for the others, float64."""
+    return rows.double().exp() * (rows >= floor)
+
+
+def _draw(scaled: Tensor, uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.int32]:
+    cumulative = scaled.exp().cumsum(dim=1, dtype=torch.float64)
+    target = torch.from_numpy(uniform).unsqueeze(1) * cumulative[:, -1:]
+    drawn = torch.searchsorted(cumulative, target, right=True).squeeze(1)
+    token_id: npt.NDArray[np.int32] = drawn.clamp(max=scaled.shape[1] - 1).int().numpy()
+    return token_id
+
+
+def _wanted_logprobs(
+    logits: Tensor, batch: SamplingBatch, token_id: npt.NDArray[np.int32]
+) -> tuple[Float32Array, npt.NDArray[np.int32], npt.NDArray[np.int32], RecordArray]:
+    n = len(token_id)
+    logprob = np.full(n, np.nan, dtype=np.float32)
+    num_top = np.maximum(batch.num_logprobs, 0).astype(np.int32)
+    top_start = (np.cumsum(num_top) - num_top).astype(np.int32)
+    wanted = np.flatnonzero(batch.num_logprobs >= 0)
+    if not len(wanted):
+        return logprob, top_start, num_top, empty_logprobs()
+    actual, top = token_logprobs(
+        logits[torch.from_numpy(wanted)], token_id[wanted], num_top[wanted]
+    )
+    logprob[wanted] = actual
+    return logprob, top_start, num_top, top
+
+
+def token_logprobs(
+    logits: Tensor, token_id: npt.NDArray[np.int32], num_top: npt.NDArray[np.int32]
+) -> tuple[Float32Array, RecordArray]:
+    """Return the log-probability of `token_id` [n] and the `num_top` [n] best tokens of each row.
+
+    The best are LOGPROB[sum of num_top], best first, row after row.
+    """
+    logprobs = torch.log_softmax(logits, dim=1)
+    actual = logprobs.gather(1, torch.from_numpy(token_id).long().unsqueeze(1)).squeeze(1)
+    most = int(num_top.max(initial=0))
+    top = np.empty(int(num_top.sum()), dtype=LOGPROB)
+    if most:
+        values, ids = logprobs.topk(min(most, logits.shape[1]), dim=1)
+        used = np.arange(values.shape[1]) < num_top[:, None]
+        top["token_id"], top["logprob"] = ids.numpy()[used], values.numpy()[used]
+    return actual.numpy(), top
