@@ -10,7 +10,6 @@ from enum import IntEnum
 
 from core.errors import ConfigError
 
-
 MAX_REPLICAS = 8
 MAX_TOKENIZERS = 8
 MAX_HTTP_PROCESSES = 16
@@ -100,7 +99,9 @@ class EngineConfig:
             yield f"engine.block_size = {self.block_size} is not a power of two"
         yield from in_range("engine.num_kv_blocks", self.num_kv_blocks, 0, 2**24)
         yield from in_range("engine.kv_memory_fraction", self.kv_memory_fraction, 0.01, 0.95)
-        yield from in_range("engine.kv_memory_limit_bytes", self.kv_memory_limit_bytes, 2**20, 2**42)
+        yield from in_range(
+            "engine.kv_memory_limit_bytes", self.kv_memory_limit_bytes, 2**20, 2**42
+        )
         yield from in_range("engine.pipeline_depth", self.pipeline_depth, 1, 2)
         yield from in_range("engine.simulated_step_us", self.simulated_step_us, 0, 60_000_000)
         yield from in_range("engine.simulated_token_us", self.simulated_token_us, 0, 1_000_000)
@@ -157,6 +158,8 @@ class TokenizerConfig:
     """Token ids of all live requests of one tokenizer (prompt + max_tokens each); full = 429."""
     max_operations: int = 4096
     """Live operations of one tokenizer, at the most; further ones get 429."""
+    pending_bytes: int = 67_108_864
+    """Prompts that wait to be encoded, at the most; further ones get 429, bytes."""
     piece_bytes: int = 65_536
     """Text is encoded in pieces of about this size, tenants in turn, bytes."""
     template_timeout_ms: int = 1000
@@ -169,9 +172,12 @@ class TokenizerConfig:
         yield from in_range("tokenizer.processes", self.processes, 1, MAX_TOKENIZERS)
         yield from in_range("tokenizer.arena_tokens", self.arena_tokens, 4096, 2**31)
         yield from in_range("tokenizer.max_operations", self.max_operations, 1, 1_000_000)
+        yield from in_range("tokenizer.pending_bytes", self.pending_bytes, 4096, 2**34)
         yield from in_range("tokenizer.piece_bytes", self.piece_bytes, 256, 2**24)
         yield from in_range("tokenizer.template_timeout_ms", self.template_timeout_ms, 1, 60_000)
-        yield from in_range("tokenizer.template_output_bytes", self.template_output_bytes, 1024, 2**28)
+        yield from in_range(
+            "tokenizer.template_output_bytes", self.template_output_bytes, 1024, 2**28
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,7 +298,12 @@ class TenantConfig:
         """Yield one line for each key that cannot be accepted."""
         path = f"tenants[{self.name}]"
         known = tuple(c.name.lower() for c in TrafficClass)
-        if not self.name or len(self.name) > 63 or not self.name.replace("-", "a").replace("_", "a").replace(".", "a").isalnum() or not self.name.isascii():
+        if (
+            not self.name
+            or len(self.name) > 63
+            or not self.name.replace("-", "a").replace("_", "a").replace(".", "a").isalnum()
+            or not self.name.isascii()
+        ):
             yield f"{path}.name must be 1 to 63 letters, digits, '-', '_' or '.'"
         for name in self.classes:
             yield from one_of(f"{path}.classes", name, known)
@@ -324,9 +335,20 @@ class HeadraceConfig:
 
     def faults(self) -> Iterator[str]:
         """Yield one line for each key or combination that cannot be accepted."""
-        if not 1 <= len(self.name) <= 32 or not self.name.replace("-", "a").replace("_", "a").isalnum() or not self.name.isascii():
+        if (
+            not 1 <= len(self.name) <= 32
+            or not self.name.replace("-", "a").replace("_", "a").isalnum()
+            or not self.name.isascii()
+        ):
             yield f"name = {self.name!r} must be 1 to 32 letters, digits, '-' or '_'"
-        for part in (self.engine, self.scheduler, self.tokenizer, self.http, self.admin, self.supervision):
+        for part in (
+            self.engine,
+            self.scheduler,
+            self.tokenizer,
+            self.http,
+            self.admin,
+            self.supervision,
+        ):
             yield from part.faults()
         yield from in_range("number of tenants", len(self.tenants), 0, MAX_TENANTS)
         for tenant in self.tenants:
@@ -334,7 +356,11 @@ class HeadraceConfig:
         names = [tenant.name for tenant in self.tenants]
         for name in sorted({n for n in names if names.count(n) > 1}):
             yield f"tenants[{name}] is defined twice"
-        if not any(tenant.key_sha256 for tenant in self.tenants) and self.http.host not in ("127.0.0.1", "::1", "localhost"):
+        if not any(tenant.key_sha256 for tenant in self.tenants) and self.http.host not in (
+            "127.0.0.1",
+            "::1",
+            "localhost",
+        ):
             yield f"http.host = {self.http.host!r} is reachable from outside but no tenant has an API key"
         if self.engine.max_model_len > self.tokenizer.arena_tokens:
             yield (

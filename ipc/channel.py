@@ -29,6 +29,11 @@ class Received(Generic[InT]):
 class MessagePort(Protocol[InT, OutT_contra]):
     """Typed messages to and from peers."""
 
+    @property
+    def dropped_frames(self) -> int:
+        """Frames that arrived and were no message."""
+        ...
+
     def receive(self, limit: int) -> list[Received[InT]]:
         """Return up to `limit` messages, oldest first; undecodable frames are only counted."""
         ...

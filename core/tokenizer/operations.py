@@ -133,12 +133,14 @@ class Operations:
             if is_gone(peer):
                 self.to_http.forget(peer)
 
-    def scheduler_restarted(self, is_stopping: bool) -> None:
-        """Submit everything again to a new scheduler, or fail it if the engine stops anyway."""
-        if is_stopping:
-            for operation in list(self._operations.values()):
-                self._fail_restarted(operation)
+    def scheduler_restarted(self) -> None:
+        """Submit everything again to a new scheduler."""
         self.requests.resubmit_all()
+
+    def fail_all(self) -> None:
+        """End everything: the scheduler will not come back."""
+        for operation in list(self._operations.values()):
+            self._fail_restarted(operation)
 
     def outputs_lost(self, now_ns: int) -> None:
         """Records of unknown requests were lost: go on with all of them under new names."""
@@ -148,6 +150,10 @@ class Operations:
     def tick(self, now_ns: int) -> None:
         """Do what is due."""
         self.requests.expire(now_ns)
+
+    def next_timer_ns(self) -> int | None:
+        """Return when `tick` has something to do; None = never."""
+        return self.requests.next_timer_ns()
 
     def _fail_restarted(self, operation: Operation) -> None:
         if operation.is_started:

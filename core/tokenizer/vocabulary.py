@@ -83,6 +83,12 @@ class Vocabulary:
         """Length of the longest token, bytes: text of n bytes has at least n / this many tokens."""
         return max(1, *map(len, self.all_bytes))
 
+    def warm_up(self) -> None:
+        """Build the tables now rather than within the first request."""
+        self.encode("a")
+        assert len(self.visible_bytes) == len(self.all_bytes) == self.size
+        assert self.longest_token_bytes > 0
+
     def _surroundings(self) -> tuple[list[int], list[int]]:
         """Return the ids the tokenizer puts before and after a text (a BOS, usually)."""
         probe = "a"
