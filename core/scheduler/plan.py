@@ -86,10 +86,7 @@ RESULT_ROW = np.dtype(
         ("row", np.int32),
         ("generation", np.uint32),
         ("token_id", np.int32),  # -1: not sampled in this step
-        (
-            "logprob",
-            np.float32,
-        ),  # of token_id, before temperature and penalties; NaN where not asked for
+        ("logprob", np.float32),  # of token_id, before temperature and penalties; NaN: not asked for
         ("logprobs_start", np.int32),  # the best alternatives of token_id in `logprobs`
         ("num_logprobs", np.int32),
         # Groups of 1 + num_prompt_logprobs (of the row) entries, the actual token first.
