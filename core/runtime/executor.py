@@ -12,17 +12,21 @@ than the plans that the scheduler allows to be in flight.
 import logging
 import os
 import sys
+import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from core.clock import NS_PER_MS, NS_PER_S, Clock, MonotonicClock
+from core.config import EngineConfig, HeadraceConfig
 from core.config_file import config_from_json
 from core.errors import HeadraceError
 from core.executor.factory import make_executor
-from core.executor.protocol import Executor, ExecutorInfo
-from core.model_card import card_from_json
-from core.runtime.channels import ExecutorChannels, attach_executor
+from core.executor.protocol import Executor, ExecutorInfo, ExecutorSettings
+from core.executor.threads import NICENESS
+from core.model_card import ModelCard, card_from_json
+from core.runtime.channels import ExecutorChannels, attach_arenas, attach_executor, attach_rows
 from core.runtime.loop import Wakeups, run_loop
 from core.scheduler.frames import read_plan, result_parts
 from core.scheduler.plan import StepPlan, StepResult
@@ -33,7 +37,6 @@ from ipc.child import Child
 from ipc.heartbeat import HeartbeatState
 from ipc.pages import STEP_BUCKETS_S
 
-NICENESS = 5  # the other loops, which are short and wait for each other, come first
 PUBLISH_NS = 50 * NS_PER_MS
 
 log = logging.getLogger(__name__)
@@ -115,6 +118,41 @@ def show_info(info: ExecutorInfo, model: str, writer: BoardWriter, now_ns: int) 
     writer.publish(now_ns)
 
 
+def executor_settings(engine: EngineConfig, card: ModelCard, cache: Path) -> ExecutorSettings:
+    """Return what an executor must be told; kernels are kept below the directory `cache`."""
+    names = (
+        "dtype", "replicas", "threads", "max_model_len", "max_num_batched_tokens", "block_size",
+        "num_kv_blocks", "kv_memory_fraction", "kv_memory_limit_bytes", "simulated_step_us",
+        "simulated_token_us",
+    )  # fmt: skip
+    return ExecutorSettings(
+        model_directory=Path(card.path),
+        cache_directory=cache / "headrace",
+        **{name: getattr(engine, name) for name in names},
+    )
+
+
+def cache_home(environ: Mapping[str, str]) -> Path:
+    """Return the user's cache directory (XDG)."""
+    return Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "/")) / ".cache")
+
+
+def load_executor(
+    child: Child, config: HeadraceConfig, card: ModelCard, clock: Clock
+) -> tuple[Executor, ExecutorInfo]:
+    """Return the configured executor, loaded; raises HeadraceError."""
+    replica = int(child.child_id.split(".")[1])
+    executor = make_executor(
+        config.engine.executor,
+        executor_settings(config.engine, card, cache_home(os.environ)),
+        attach_rows(child, config)[replica],
+        attach_arenas(child, config),
+        clock,
+        lambda wait_ns: time.sleep(wait_ns / NS_PER_S),
+    )
+    return executor, executor.load()
+
+
 def main(argv: Sequence[str]) -> int:
     """Run one executor until SIGTERM; a model that cannot be loaded is one line and a code that
     tells the supervisor not to try again.
@@ -126,8 +164,7 @@ def main(argv: Sequence[str]) -> int:
     card = card_from_json(child.setup.model)
     try:
         channels, doorbells = attach_executor(child, config)
-        executor = make_executor(child, config, card)
-        info = executor.load()
+        executor, info = load_executor(child, config, card, clock)
     except HeadraceError as error:
         sys.stderr.write(f"error: {child.child_id}: {' '.join(str(error).split())}\n")
         return EXIT_UNUSABLE

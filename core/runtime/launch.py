@@ -15,7 +15,7 @@ import msgspec
 
 from core.config import HeadraceConfig
 from core.config_file import config_to_json
-from core.executor.threads import openmp_environment
+from core.executor.threads import openmp_environment, resolve_threads
 from core.model_card import ModelCard, card_to_json
 from core.runtime.stage import Stage
 from core.runtime.wiring import inherited_names
@@ -29,7 +29,7 @@ PASSED_ON = (
 SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ChildProcess:
     """A process that we started. It stays a zombie until `returncode` has seen its end."""
 
@@ -119,5 +119,5 @@ def child_environment(
     base = {name: environ[name] for name in PASSED_ON if name in environ}
     if spec.kind is ChildKind.EXECUTOR:
         engine = config.engine
-        return base | openmp_environment(engine.threads, engine.replicas)
+        return base | openmp_environment(resolve_threads(engine.threads, engine.replicas))
     return base | SINGLE_THREADED

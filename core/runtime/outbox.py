@@ -85,11 +85,10 @@ def _piece(batch: OutputBatch, first: int, last: int) -> OutputBatch:
     return OutputBatch(records, np.concatenate(windows))
 
 
-def refusal(request_id: int, num_prompt_tokens: int) -> OutputBatch:
+def refusal(request_id: int) -> OutputBatch:
     """Return the two records that end a request that was refused because it made no sense."""
     records = np.zeros(2, OUTPUT)
     records["request_id"] = request_id
     records["kind"] = (OutputKind.FINISHED, OutputKind.RELEASED)
     records["status"] = RequestStatus.FINISHED_ERROR
-    records["num_prompt_tokens"] = num_prompt_tokens
     return OutputBatch(records)

@@ -40,9 +40,14 @@ def replica_row(
         str(num_blocks),
         str(num_blocks * config.engine.block_size),
         str(int(page["threads"])),
-        bytes(page["kernel_path"]).decode(),
-        bytes(page["device_name"]).decode(),
+        text(page["kernel_path"]),
+        text(page["device_name"]),
     )
+
+
+def text(value: np.void) -> str:
+    """Return a fixed-width text field of a page."""
+    return value.tobytes().rstrip(b"\0").decode("utf-8", "replace")
 
 
 def ready_lines(config: HeadraceConfig, stage: Stage) -> str:

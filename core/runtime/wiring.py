@@ -67,7 +67,9 @@ def plan_ring_layout(config: HeadraceConfig) -> Layout:
 def result_ring_layout(config: HeadraceConfig) -> Layout:
     """Return the layout of executor → scheduler."""
     slot_bytes = RESULT_HEADER.itemsize + config.engine.max_num_seqs * RESULT_ROW.itemsize
-    return ring_layout(2 * config.engine.pipeline_depth, slot_bytes + max_logprob_bytes(config))
+    return ring_layout(
+        2 * config.engine.pipeline_depth, slot_bytes + max_logprobs(config) * LOGPROB.itemsize
+    )
 
 
 def output_ring_layout(config: HeadraceConfig) -> Layout:
@@ -75,14 +77,14 @@ def output_ring_layout(config: HeadraceConfig) -> Layout:
     log-probabilities that one step of one replica can have.
     """
     slot_bytes = OUTPUT_HEADER.itemsize + MAX_RECORDS_PER_OUTPUT_FRAME * OUTPUT.itemsize
-    return ring_layout(OUTPUT_RING_SLOTS, slot_bytes + max_logprob_bytes(config))
+    return ring_layout(OUTPUT_RING_SLOTS, slot_bytes + max_logprobs(config) * LOGPROB.itemsize)
 
 
-def max_logprob_bytes(config: HeadraceConfig) -> int:
-    """Return the most that the log-probabilities of one result can take, bytes."""
+def max_logprobs(config: HeadraceConfig) -> int:
+    """Return how many log-probabilities one result can have at the most."""
     engine = config.engine
     num_positions = engine.max_num_seqs + engine.max_num_batched_tokens
-    return num_positions * (1 + MAX_TOP_LOGPROBS) * LOGPROB.itemsize
+    return num_positions * (1 + MAX_TOP_LOGPROBS)
 
 
 def ring_layouts(config: HeadraceConfig, directory: RunDirectory) -> dict[Path, Layout]:

@@ -103,6 +103,6 @@ def test_what_a_dead_tokenizer_would_have_read_is_dropped() -> None:
 
 def test_a_refusal_is_one_terminal_record_and_one_release() -> None:
     """The tokenizer can end the stream and reuse the span."""
-    records = refusal(7, 3).records
+    records = refusal(7).records
     assert records["kind"].tolist() == [OutputKind.FINISHED, OutputKind.RELEASED]
     assert set(records["request_id"].tolist()) == {7}

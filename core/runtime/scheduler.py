@@ -1,0 +1,269 @@
+"""The scheduler's process: feeds the engine core what arrives, and carries away what it decides.
+
+Owns: the order of a round, the channels, the board page, and the operation id of every live
+request. Never knows: policy (`core.engine_core`) or text. One round, never waiting:
+
+    results → peers and inbox → plans → outputs → page
+
+Plans leave before outputs, so that executors compute while the outputs travel. While an output ring
+is full nothing is taken in and nothing is planned. Results and plans carry the epochs of both
+ends, so nothing of a predecessor is ever mistaken for ours. Results that were lost in their ring
+are made good by treating the replica as restarted: its requests are recomputed.
+"""
+
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from core.clock import NS_PER_MS, Clock, MonotonicClock
+from core.config_file import config_from_json
+from core.engine_core import EngineCore
+from core.messages.scheduler import Abort, Stop, Submit
+from core.model_card import card_from_json
+from core.runtime.channels import (
+    SchedulerChannels,
+    attach_arenas,
+    attach_rows,
+    attach_scheduler,
+)
+from core.runtime.lifelines import Lifelines, pool_sizes
+from core.runtime.loop import Wakeups, run_loop
+from core.runtime.outbox import Outbox, refusal
+from core.runtime.scheduler_calls import answer
+from core.runtime.scheduler_page import fill_page, new_metering
+from core.runtime.submissions import SubmitError, request_of
+from core.runtime.wiring import MAX_RECORDS_PER_OUTPUT_FRAME, max_logprobs
+from core.scheduler import events as ev
+from core.scheduler.frames import plan_parts, read_result
+from core.scheduler.plan import OutputBatch, OutputKind
+from core.scheduler.settings import EngineSettings
+from ipc.channel import FrameReceiver
+from ipc.child import Child
+from ipc.errors import BrokenRingError
+from ipc.heartbeat import HeartbeatState
+from ipc.messages import ControlCall
+from ipc.spans import Ids
+
+INBOX_LIMIT = 256  # messages in a round
+LOOK_NS = 1 * NS_PER_MS  # how old the view of the peers may be when a round begins
+PUBLISH_NS = 50 * NS_PER_MS
+RETRY_NS = 1 * NS_PER_MS  # while a ring is full: nothing wakes us when it has room
+
+log = logging.getLogger(__name__)
+
+
+class SchedulerLoop:
+    """The loop of the scheduler process, under its `epoch`; `arenas` are by tokenizer."""
+
+    def __init__(
+        self, core: EngineCore, arenas: Sequence[Ids], epoch: int, num_replicas: int, outbox: Outbox
+    ) -> None:
+        self.core = core
+        self.lifelines = Lifelines(num_replicas, len(arenas))
+        self._arenas = arenas
+        self._epoch = epoch
+        self._outbox = outbox
+        self._operations: dict[int, str] = {}  # of every request that has not finished
+        self._looked_ns = -LOOK_NS
+        self._published_ns = -PUBLISH_NS
+        self._retry_ns = 0
+        self._result_ns = 0  # what taking in the last result cost; counted with the next plan
+        self.ring_errors = 0
+        self.dropped_results = 0
+        self.refused_submits = 0
+
+    def step(self, channels: SchedulerChannels, clock: Clock) -> bool:
+        """Do one round; False = nothing came and nothing was decided."""
+        now_ns = clock.now_ns()
+        self._outbox.flush(channels.outputs)
+        if self._outbox.is_blocked:
+            self._retry_ns = now_ns + RETRY_NS
+            return False
+        self._retry_ns = 0
+        took_results = self._take_results(channels, clock, now_ns)
+        took_events = self._take_events(channels, now_ns)
+        planned = self._send_plans(channels, clock)
+        self._send_outputs(channels)
+        for receiver in channels.results:
+            receiver.acknowledge()
+        is_active = took_results or took_events or planned
+        self._publish(channels, now_ns)
+        return is_active
+
+    def next_timer_ns(self) -> int | None:
+        """Return the core's next deadline; sooner while a ring is full."""
+        return self._retry_ns or self.core.next_timer()
+
+    def state(self) -> HeartbeatState:
+        """Idle or draining; a scheduler is never silent for long."""
+        return HeartbeatState.DRAINING if self.core.is_draining else HeartbeatState.IDLE
+
+    def _take_results(self, channels: SchedulerChannels, clock: Clock, now_ns: int) -> bool:
+        took = False
+        for replica, receiver in enumerate(channels.results):
+            while (frame := self._receive(receiver, replica, channels, now_ns)) is not None:
+                result = read_result(frame)
+                took = True
+                if result.scheduler_epoch != self._epoch:
+                    self.dropped_results += 1
+                    continue
+                began_ns = clock.now_ns()
+                self.core.on_result(result, now_ns)
+                self._result_ns = clock.now_ns() - began_ns
+        return took
+
+    def _receive(
+        self, receiver: FrameReceiver, replica: int, channels: SchedulerChannels, now_ns: int
+    ) -> memoryview | None:
+        """Return the next result; when some were lost, start anew with the replica."""
+        try:
+            return receiver.receive()
+        except BrokenRingError as error:
+            log.error("results of replica %d: %s; its requests are recomputed", replica, error)
+            self.ring_errors += 1
+            epoch = self.lifelines.executor_epochs[replica]
+            size = pool_sizes(channels.executor_pages)(replica, epoch) if epoch else 0
+            if size:
+                down, up = ev.ReplicaDown(replica), ev.ReplicaUp(replica, epoch, size)
+                self.core.on_events([down, up], now_ns)
+            return None
+
+    def _take_events(self, channels: SchedulerChannels, now_ns: int) -> bool:
+        """Tell the core of deaths first, then of what the living say, in order of arrival."""
+        events: list[ev.Event] = []
+        if now_ns - self._looked_ns >= LOOK_NS:
+            events += self._look(channels, now_ns)
+        received = channels.inbox.receive(INBOX_LIMIT)
+        for item in received:
+            message = item.message
+            if isinstance(message, ControlCall):
+                self.core.on_events(events, now_ns)
+                events = []
+                channels.inbox.send(answer(message, self.core, self._operations, now_ns), item.peer)
+            else:
+                events += self._events_of(message, channels, now_ns)
+        timer_ns = self.core.next_timer()
+        if events or (timer_ns is not None and timer_ns <= now_ns):
+            self.core.on_events(events, now_ns)
+        return bool(received or events)
+
+    def _look(self, channels: SchedulerChannels, now_ns: int) -> list[ev.Event]:
+        self._looked_ns = now_ns
+        channels.peers.look()
+        events = list(self.lifelines.events(channels.peers, pool_sizes(channels.executor_pages)))
+        for event in events:
+            log.info("%s", event)
+            if isinstance(event, ev.TokenizerDown):
+                self._outbox.forget(event.tokenizer)
+        return events
+
+    def _events_of(
+        self, message: Submit | Abort | Stop, channels: SchedulerChannels, now_ns: int
+    ) -> Iterator[ev.Event]:
+        match message:
+            case Submit():
+                yield from self._submit_events(message, channels, now_ns)
+            case Abort(request_id=request_id, closed_ns=closed_ns):
+                yield ev.Abort(request_id, closed_ns)
+            case Stop(request_id=request_id, num_output_tokens=num_output_tokens):
+                yield ev.Stop(request_id, num_output_tokens)
+
+    def _submit_events(
+        self, submit: Submit, channels: SchedulerChannels, now_ns: int
+    ) -> Iterator[ev.Event]:
+        """Yield the arrival of a request, unless it makes no sense or its sender is dead."""
+        try:
+            request = request_of(submit, self._arenas, self.core.settings.block_size)
+        except SubmitError as error:
+            self._refuse(submit, str(error))
+            return
+        epochs = self.lifelines.tokenizer_epochs
+        if submit.tokenizer_epoch > epochs[submit.tokenizer]:
+            yield from self._look(channels, now_ns)
+        if submit.tokenizer_epoch != epochs[submit.tokenizer]:
+            self.refused_submits += 1
+            return
+        self._operations[request.request_id] = submit.operation_id
+        yield ev.Submit(request)
+
+    def _refuse(self, submit: Submit, fault: str) -> None:
+        log.error("refused a submission of tokenizer %d: %s", submit.tokenizer, fault)
+        self.refused_submits += 1
+        if 0 <= submit.tokenizer < len(self._arenas) and 0 <= submit.request_id < 2**64:
+            self._outbox.put({submit.tokenizer: refusal(submit.request_id)})
+
+    def _send_plans(self, channels: SchedulerChannels, clock: Clock) -> bool:
+        planned = False
+        for replica, sender in enumerate(channels.plans):
+            began_ns = clock.now_ns()
+            while (plan := self.core.next_plan(replica, began_ns)) is not None:
+                planned = True
+                spent_ns = clock.now_ns() - began_ns + self._result_ns
+                self.core.metering.schedule_time.observe_ns(spent_ns)
+                self._result_ns = 0
+                sent = sender.send(plan_parts(replace(plan, scheduler_epoch=self._epoch)))
+                assert sent, f"plan ring {replica} is full"
+                began_ns = clock.now_ns()
+        return planned
+
+    def _send_outputs(self, channels: SchedulerChannels) -> None:
+        batches = self.core.take_outputs()
+        for batch in batches.values():
+            self._forget_finished(batch)
+        self._outbox.put(batches)
+        self._outbox.flush(channels.outputs)
+
+    def _forget_finished(self, batch: OutputBatch) -> None:
+        finished = batch.records["kind"] == OutputKind.FINISHED
+        for request_id in batch.records["request_id"][finished].tolist():
+            self._operations.pop(request_id, None)
+
+    def _publish(self, channels: SchedulerChannels, now_ns: int) -> None:
+        """Show the state, every PUBLISH_NS at most; an idle loop wakes up often enough for that."""
+        if now_ns - self._published_ns < PUBLISH_NS:
+            return
+        self._published_ns = now_ns
+        page = channels.page.page
+        fill_page(page, self.core.statistics(), self.core.metering, now_ns)
+        page["ring_errors"] = self.ring_errors
+        page["dropped_frames"] = self.refused_submits + channels.inbox.dropped_frames
+        channels.page.publish(now_ns)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the scheduler until SIGTERM."""
+    child, clock = Child.attach(argv), MonotonicClock()
+    child.stamp(HeartbeatState.STARTING, clock.now_ns())
+    config = config_from_json(bytes(child.setup.config))
+    card = card_from_json(child.setup.model)
+    channels, sources = attach_scheduler(child, config)
+    settings = EngineSettings.from_config(
+        config.engine,
+        config.scheduler,
+        max_model_len=card.max_model_len,
+        eos_token_ids=card.eos_token_ids,
+        digest_secret=card.digest_secret,
+    )
+    loop = SchedulerLoop(
+        EngineCore(settings, attach_rows(child, config), new_metering()),
+        attach_arenas(child, config),
+        child.epoch,
+        config.engine.replicas,
+        Outbox(config.tokenizer.processes, MAX_RECORDS_PER_OUTPUT_FRAME, max_logprobs(config)),
+    )
+    child.serving()
+    run_loop(
+        loop,
+        channels,
+        clock=clock,
+        stamp=child.stamp,
+        wakeups=Wakeups([*sources, child.stop_doorbell]),
+        heartbeat_ns=config.supervision.heartbeat_ms * NS_PER_MS,
+        is_stopping=lambda: child.stop_requested,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

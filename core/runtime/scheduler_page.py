@@ -1,0 +1,89 @@
+"""The scheduler's page of the board: the engine core's numbers under the names that readers know.
+
+Owns: the copy from statistics and counters into the page. Never knows: when it is published, or who
+reads it.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from core.metering import Buckets, Histogram, Metering
+from core.scheduler.replica import ReplicaState
+from core.scheduler.statistics import EngineStatistics
+from ipc.pages import (
+    LATENCY_BUCKETS_S,
+    MAX_PAGE_TENANTS,
+    RECLAIM_BUCKETS_S,
+    STEP_BUCKETS_S,
+)
+
+Page = npt.NDArray[np.void]
+
+BUCKETS = Buckets(LATENCY_BUCKETS_S, STEP_BUCKETS_S, RECLAIM_BUCKETS_S)
+COUNTERS = (
+    "steps", "prompt_tokens", "cached_tokens", "generated_tokens", "prefix_queries_tokens",
+    "prefix_hits_tokens", "preemptions", "recomputed_tokens", "cancel_reclaim_steps_max",
+)  # fmt: skip
+GAUGES = ("num_waiting", "waiting_tokens", "num_preempted", "num_running", "draining")
+HISTOGRAMS = (
+    "queue_time", "prefill_time", "decode_time", "e2e_time", "step_time", "schedule_time",
+    "cancel_reclaim",
+)  # fmt: skip
+TENANT_FIELDS = (
+    "num_waiting", "waiting_tokens", "num_running", "num_preempted", "requests", "prompt_tokens",
+    "cached_tokens", "generated_tokens", "preemptions", "recomputed_tokens",
+)  # fmt: skip
+
+
+def new_metering() -> Metering:
+    """Return counters with the page's buckets and its number of tenants."""
+    return Metering(BUCKETS, MAX_PAGE_TENANTS)
+
+
+def fill_page(page: Page, statistics: EngineStatistics, metering: Metering, now_ns: int) -> None:
+    """Copy everything but the channels' own counters."""
+    for name in COUNTERS:
+        page[name] = getattr(metering, name)
+    for name in GAUGES:
+        page[name] = getattr(statistics, name)
+    oldest_ns = statistics.oldest_arrival_ns
+    page["oldest_wait_ns"] = now_ns - oldest_ns if oldest_ns else 0
+    page["ready"] = any(replica.state is ReplicaState.UP for replica in statistics.replicas)
+    page["finished"][: len(metering.finished)] = metering.finished
+    page["rejections"][: len(metering.rejections)] = metering.rejections
+    for name in HISTOGRAMS:
+        _fill_histogram(page[name], getattr(metering, name))
+    _fill_replicas(page, statistics)
+    _fill_tenants(page, metering)
+
+
+def _fill_histogram(target: Page, histogram: Histogram) -> None:
+    target["counts"] = histogram.counts
+    target["sum_s"] = histogram.sum_s
+
+
+def _fill_replicas(page: Page, statistics: EngineStatistics) -> None:
+    page["num_replicas"] = len(statistics.replicas)
+    for index, replica in enumerate(statistics.replicas):
+        row, pool = page["replicas"][index], replica.pool
+        row["epoch"] = replica.epoch
+        row["step"] = replica.step
+        row["last_step_ns"] = replica.last_result_ns
+        row["plan_sent_ns"] = replica.plan_sent_ns
+        row["num_running"] = replica.num_running
+        row["draining"] = replica.draining
+        row["num_blocks"] = pool.num_blocks
+        row["num_held_blocks"] = pool.num_held
+        row["num_evictable_blocks"] = pool.num_evictable
+        row["num_fenced_blocks"] = pool.num_fenced
+
+
+def _fill_tenants(page: Page, metering: Metering) -> None:
+    names, tenants = metering.tenant_names, metering.tenants
+    count = len(names)
+    rows = page["tenants"][:count]
+    page["num_tenants"] = count
+    rows["name"] = [name.encode() for name in names]
+    for name in TENANT_FIELDS:
+        rows[name] = getattr(tenants, name)[:count]
+    rows["rejections"][:, : tenants.rejections.shape[1]] = tenants.rejections[:count]
