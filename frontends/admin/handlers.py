@@ -91,8 +91,11 @@ class Handlers:
             if command.effect is Effect.READ and command.name in self._board_views:
                 return self._from_board(command, call, args)
             return self._silence(command, call, delivered=isinstance(fault, NotConfirmedError))
+        result = reply.result
+        if command.name in self._board_views and not reply.error:
+            result = result | {"stale": False}
         return ControlReply(
-            call.call_id, reply.result, reply.error, reply.code, reply.step, reply.as_of_ns
+            call.call_id, result, reply.error, reply.code, reply.step, reply.as_of_ns
         )
 
     def _from_board(

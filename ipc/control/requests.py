@@ -43,6 +43,6 @@ COMMAND = Command(
         ResultField(
             "stale", "boolean", "true if the scheduler did not answer and this is from the board"
         ),
-        ResultField("as_of_age_s", "number", "age of the data, seconds"),
+        ResultField("as_of_age_s", "number", "only when stale: age of the data, seconds"),
     ),
 )

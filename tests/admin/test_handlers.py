@@ -121,6 +121,17 @@ def test_a_look_is_answered_from_the_board_when_the_scheduler_is_silent(
     assert reply.as_of_ns == NOW_NS
 
 
+def test_a_fresh_look_says_that_it_is_fresh(socket_directory: Path) -> None:
+    """A list from the scheduler is marked as not stale."""
+
+    def answer(call: ControlCall) -> ControlReply:
+        return ControlReply(call.call_id, {"requests": [], "total": 0}, as_of_ns=5)
+
+    call = ControlCall(1, "requests")
+    reply, _ = run(socket_directory, answer, lambda rig: rig.handlers.execute(call))
+    assert reply.result == {"requests": [], "total": 0, "stale": False}
+
+
 def test_nothing_is_handed_to_a_process_that_is_away(socket_directory: Path) -> None:
     """Nobody serves the supervisor's socket: the caller learns that nothing was done."""
     call = ControlCall(3, "shutdown", {"drain": 1})

@@ -1,0 +1,118 @@
+"""Real admin workers, alone on the stage of an engine: they answer whoever else is silent."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from frontends.cli.control_client import Engine, call
+from ipc.run_directory import RunDirectory
+from tests.support.admin_stage import TENANT_KEY, AdminStage
+from tests.support.async_http import Reply, request
+from tests.support.boards import replica_fields, scheduler_fields, supervisor_fields
+
+pytestmark = [pytest.mark.slow, pytest.mark.e2e]
+
+
+@pytest.fixture
+def stage(socket_directory: Path) -> Iterator[AdminStage]:
+    """Give a stage whose missing processes left their pages a moment ago."""
+    directory = RunDirectory.claim("x", socket_directory / "run")
+    with AdminStage(directory, socket_directory / "state") as stage:
+        now_ns = time.monotonic_ns()
+        row = replica_fields(last_step_ns=now_ns, num_running=2, num_held_blocks=50)
+        stage.publish("supervisor", supervisor_fields(started_ns=now_ns), now_ns)
+        stage.publish("scheduler", scheduler_fields(replicas=[row], num_running=2), now_ns)
+        for child in ("executor.0.0", "tokenizer.0", "http.0"):
+            stage.publish(child, {}, now_ns)
+        yield stage
+
+
+def engine_of(stage: AdminStage, *workers: int) -> Engine:
+    """Return the engine as `ctl` sees it, with these workers."""
+    urls = tuple(stage.directory.admin_url(worker) for worker in workers)
+    return Engine("x", urls, stage.key)
+
+
+def wait_until_serving(stage: AdminStage, *workers: int) -> None:
+    """Return once the workers' doors are open: zmq connects only to somebody who serves."""
+    with zmq.Context() as context:
+        for worker in workers:
+            with context.socket(zmq.DEALER) as probe:
+                probe.set(zmq.IMMEDIATE, 1)
+                probe.connect(stage.directory.admin_url(worker))
+                assert probe.poll(30_000, zmq.POLLOUT), "the worker does not serve"
+
+
+def get(stage: AdminStage, path: str, key: str = "") -> Reply:
+    """Return the answer of the admin port."""
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    return asyncio.run(request(stage.port, "GET", path, headers))
+
+
+def test_a_worker_serves_commands_health_and_metrics_alone(stage: AdminStage) -> None:
+    """With nobody else alive it still tells what the pages say, and it stamps and counts."""
+    stage.start_worker(0)
+    wait_until_serving(stage, 0)
+    status = call(engine_of(stage, 0), "status", {})
+    assert status.error == ""
+    assert status.result["name"] == "x"
+    assert status.result["model"] == "smol"
+    assert status.result["load"]["num_running"] == 2  # type: ignore[index]
+    requests = call(engine_of(stage, 0), "requests", {})
+    assert requests.result["stale"] is True
+    drain = call(engine_of(stage, 0), "drain", {})
+    assert drain.code == "not_delivered"
+    assert get(stage, "/health/live").status == 200
+    assert get(stage, "/metrics").status == 401
+    assert get(stage, "/metrics", TENANT_KEY).status == 403
+    scrape = get(stage, "/metrics", stage.key).body.decode()
+    assert 'vllm:num_requests_running{model_name="smol",engine="0"} 2' in scrape
+    assert stage.serving_epoch("admin.0") == 1
+    code, said = stage.stop_worker(0)
+    assert (code, said) == (0, "")
+    audit = (stage.state / "headrace" / "x" / "audit.jsonl").read_text().splitlines()
+    commands = [json.loads(line)["command"] for line in audit]
+    assert commands[:3] == ["status", "requests", "drain"]
+    assert stage.key not in "".join(audit)
+
+
+def test_a_stopped_worker_is_passed_over(stage: AdminStage) -> None:
+    """`ctl` gets its answer from the next worker, and HTTP from whoever accepts."""
+    for index in (0, 1):
+        stage.start_worker(index)
+    wait_until_serving(stage, 0, 1)
+    os.kill(stage.processes["admin.0"].pid, signal.SIGSTOP)
+    reply = call(engine_of(stage, 0, 1), "status", {})
+    assert (reply.call_id, reply.error) == (1, "")
+    os.kill(stage.processes["admin.0"].pid, signal.SIGCONT)
+    for index in (0, 1):
+        assert stage.stop_worker(index) == (0, "")
+
+
+def test_a_killed_worker_is_replaced_under_the_next_epoch(stage: AdminStage) -> None:
+    """The successor takes over socket, page and heartbeat of its predecessor."""
+    stage.start_worker(0)
+    stage.kill_worker(0)
+    stage.start_worker(0, epoch=2)
+    wait_until_serving(stage, 0)
+    assert call(engine_of(stage, 0), "status", {}).error == ""
+    assert stage.serving_epoch("admin.0") == 2
+    assert stage.stop_worker(0) == (0, "")
+
+
+def test_a_full_disk_does_not_stop_a_command(stage: AdminStage) -> None:
+    """Where the audit log cannot be written the worker says so and answers all the same."""
+    stage.state.write_text("a file where a directory should be")
+    stage.start_worker(0)
+    wait_until_serving(stage, 0)
+    assert call(engine_of(stage, 0), "status", {}).error == ""
+    code, said = stage.stop_worker(0)
+    assert code == 0
+    assert "audit log" in said
