@@ -85,6 +85,11 @@ class WindowedDetokenizer:
         return text
 
     @property
+    def num_window_ids(self) -> int:
+        """How many ids each push decodes."""
+        return len(self._ids)
+
+    @property
     def _num_pending(self) -> int:
         return len(self._ids) - self._num_known
 

@@ -142,7 +142,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         owner = getattr(__obj, "__self__", None)
         name = getattr(__obj, "__name__", "")
         if isinstance(owner, str) and name == "replace":
-            return __self._replace(owner, *args, **kwargs)
+            return __self._replace(owner, *args)
         if isinstance(owner, str) and name == "join":
             return __self._join(args[0], owner)
         return super().call(__context, __obj, *args, **kwargs)

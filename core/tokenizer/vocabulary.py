@@ -27,6 +27,7 @@ class Vocabulary:
 
     def __init__(self, tokenizer_json: dict[str, object], size: int) -> None:
         """Take the content of tokenizer.json; raises ModelError if it is not understood."""
+        self.content = tokenizer_json
         self._full = _tokenizer(tokenizer_json)
         self._text = _tokenizer(without_control_tokens(tokenizer_json))
         self.size = size
@@ -52,12 +53,21 @@ class Vocabulary:
         return ids
 
     def decode(self, token_ids: list[int]) -> str:
-        """Return the text of ids without control tokens; unknown ids are skipped."""
+        """Return the text of ids below `size`, without control tokens."""
         if self.is_byte_level:
             table = self.visible_bytes
             return b"".join(table[i] for i in token_ids).decode("utf-8", errors="replace")
+        return self.library_decode(token_ids)
+
+    def library_decode(self, token_ids: list[int]) -> str:
+        """As `decode`, by the tokenizer library: the only way for vocabularies not of bytes."""
         text: str = self._full.decode(token_ids, skip_special_tokens=True)
         return text
+
+    def library_encode(self, text: str) -> list[int]:
+        """Return the ids of trusted text, in which control tokens are control tokens."""
+        ids: list[int] = self._full.encode(text, add_special_tokens=False).ids
+        return ids
 
     def token_text(self, token_id: int) -> str:
         """Return one token's own text, control tokens by name, half characters as U+FFFD."""
