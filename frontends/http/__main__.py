@@ -63,7 +63,7 @@ async def run(child: Child, config: HeadraceConfig) -> None:
         gc.freeze()
         await server.serve(child.serving)
     finally:
-        context.term()
+        context.destroy(linger=0)
 
 
 def _outside(child: Child, config: HeadraceConfig, context: Context) -> Outside:

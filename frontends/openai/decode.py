@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from frontends.http.errors import ApiError, bad_request, unsupported_parameter
-from frontends.openai.schema import NULL, UNSUPPORTED
+from frontends.openai.schema import UNSUPPORTED
 
 logger = logging.getLogger("headrace.http")
 
@@ -59,8 +59,8 @@ def field_error(fault: str, parent: str = "") -> ApiError:
 def refuse_unsupported(request: msgspec.Struct, parent: str = "") -> None:
     """Raise the 400 for a field that is not built, unless its value asks for nothing."""
     for name in UNSUPPORTED:
-        raw = getattr(request, name, NULL)
-        if raw is not NULL and not _asks_for_nothing(bytes(raw), UNSUPPORTED[name]):
+        raw = getattr(request, name, msgspec.UNSET)
+        if raw is not msgspec.UNSET and not _asks_for_nothing(bytes(raw), UNSUPPORTED[name]):
             raise unsupported_parameter(f"{parent}{name}")
 
 

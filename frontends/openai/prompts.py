@@ -15,7 +15,7 @@ from core.config import MAX_MODEL_LEN_LIMIT
 from core.messages.tokenizer import ChatPrompt, IdsPrompt, Prompt, TextPrompt
 from frontends.http.errors import bad_request, unsupported_parameter
 from frontends.openai.decode import field_error
-from frontends.openai.schema import MAX_PROMPTS, NULL, ChatMessage, TokenId
+from frontends.openai.schema import MAX_PROMPTS, ChatMessage, TokenId
 
 Ids = Annotated[list[TokenId], Meta(max_length=MAX_MODEL_LEN_LIMIT)]
 
@@ -98,7 +98,7 @@ def _turn(message: ChatMessage, path: str) -> dict[str, object]:
         )
     for name in ("tool_calls", "function_call"):
         raw = getattr(message, name)
-        if raw is not NULL and bytes(raw) not in (b"null", b"[]"):
+        if raw is not msgspec.UNSET and bytes(raw) not in (b"null", b"[]"):
             raise unsupported_parameter(f"{path}.{name}")
     turn: dict[str, object] = {"role": role, "content": _content(message, path)}
     if message.name is not None:

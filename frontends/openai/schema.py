@@ -9,7 +9,7 @@ another) is checked where the field is used.
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 4096
@@ -17,7 +17,6 @@ MAX_STOP_STRINGS = 4
 MAX_STOP_CHARACTERS = 1024
 MAX_PROMPTS = 2048
 INT32_MAX = 2**31 - 1
-NULL = msgspec.Raw(b"null")
 
 Positive = Annotated[int, Meta(ge=1, le=INT32_MAX)]
 NotNegative = Annotated[int, Meta(ge=0, le=INT32_MAX)]
@@ -27,6 +26,9 @@ TokenId = Annotated[int, Meta(ge=0, le=INT32_MAX)]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 StopStrings = Annotated[list[StopString], Meta(max_length=MAX_STOP_STRINGS)]
 Bias = Annotated[float, Meta(ge=-100.0, le=100.0)]
+
+
+Unread = msgspec.Raw | UnsetType
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -64,12 +66,12 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     service_tier: str | None = None
     user: str | None = None
 
-    structured_outputs: msgspec.Raw = NULL
-    guided_json: msgspec.Raw = NULL
-    guided_regex: msgspec.Raw = NULL
-    guided_choice: msgspec.Raw = NULL
-    guided_grammar: msgspec.Raw = NULL
-    use_beam_search: msgspec.Raw = NULL
+    structured_outputs: Unread = UNSET
+    guided_json: Unread = UNSET
+    guided_regex: Unread = UNSET
+    guided_choice: Unread = UNSET
+    guided_grammar: Unread = UNSET
+    use_beam_search: Unread = UNSET
 
 
 class ContentPart(msgspec.Struct, kw_only=True):
@@ -85,8 +87,8 @@ class ChatMessage(msgspec.Struct, kw_only=True):
     role: Name
     content: str | Annotated[list[ContentPart], Meta(max_length=MAX_PARTS)] | None = None
     name: Name | None = None
-    tool_calls: msgspec.Raw = NULL
-    function_call: msgspec.Raw = NULL
+    tool_calls: Unread = UNSET
+    function_call: Unread = UNSET
 
 
 Messages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
@@ -103,26 +105,26 @@ class ChatCompletionRequest(GenerationFields, kw_only=True):
     parallel_tool_calls: bool | None = None
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None
-    metadata: msgspec.Raw = NULL
+    metadata: Unread = UNSET
 
-    audio: msgspec.Raw = NULL
-    chat_template: msgspec.Raw = NULL
-    chat_template_kwargs: msgspec.Raw = NULL
-    continue_final_message: msgspec.Raw = NULL
-    function_call: msgspec.Raw = NULL
-    functions: msgspec.Raw = NULL
-    modalities: msgspec.Raw = NULL
-    moderation: msgspec.Raw = NULL
-    prediction: msgspec.Raw = NULL
-    prompt_cache_options: msgspec.Raw = NULL
-    prompt_cache_retention: msgspec.Raw = NULL
-    reasoning_effort: msgspec.Raw = NULL
-    response_format: msgspec.Raw = NULL
-    store: msgspec.Raw = NULL
-    tool_choice: msgspec.Raw = NULL
-    tools: msgspec.Raw = NULL
-    verbosity: msgspec.Raw = NULL
-    web_search_options: msgspec.Raw = NULL
+    audio: Unread = UNSET
+    chat_template: Unread = UNSET
+    chat_template_kwargs: Unread = UNSET
+    continue_final_message: Unread = UNSET
+    function_call: Unread = UNSET
+    functions: Unread = UNSET
+    modalities: Unread = UNSET
+    moderation: Unread = UNSET
+    prediction: Unread = UNSET
+    prompt_cache_options: Unread = UNSET
+    prompt_cache_retention: Unread = UNSET
+    reasoning_effort: Unread = UNSET
+    response_format: Unread = UNSET
+    store: Unread = UNSET
+    tool_choice: Unread = UNSET
+    tools: Unread = UNSET
+    verbosity: Unread = UNSET
+    web_search_options: Unread = UNSET
 
 
 class CompletionRequest(GenerationFields, kw_only=True):
@@ -132,9 +134,9 @@ class CompletionRequest(GenerationFields, kw_only=True):
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
     echo: bool | None = None
 
-    best_of: msgspec.Raw = NULL
-    response_format: msgspec.Raw = NULL
-    suffix: msgspec.Raw = NULL
+    best_of: Unread = UNSET
+    response_format: Unread = UNSET
+    suffix: Unread = UNSET
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):

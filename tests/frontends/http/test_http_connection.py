@@ -1,0 +1,300 @@
+"""What one connection may cost: bytes, time, and the notice that its client has gone."""
+
+from collections.abc import Callable
+
+import pytest
+
+from core.messages.tokenizer import Cancel, Generate
+from tests.support.fake_engine import prompt_text
+from tests.support.http_rig import HttpRig
+from tests.support.raw_http import RawReader, completion, request
+
+Start = Callable[..., HttpRig]
+SMALL = 40  # ms: a limit that passes at once and still lets a request through
+
+
+def test_a_head_beyond_the_limit_gets_431(start: Start) -> None:
+    """A request head with too many bytes of headers is answered with 431 and the connection ends."""
+    rig = start(max_header_bytes=1024)
+    with rig.connect() as raw:
+        raw.sendall(request("GET", "/health", x_filler="a" * 2000))
+        reader = RawReader(raw)
+        answer = reader.answer()
+        assert (answer.status, answer.code) == (431, "header_too_large")
+        assert answer.headers["x-request-id"]
+        assert reader.is_closed()
+
+
+def test_a_header_that_never_ends_gets_431(start: Start) -> None:
+    """A single header that grows in pieces is cut at the limit, though no header is complete."""
+    rig = start(max_header_bytes=1024)
+    with rig.connect() as raw:
+        raw.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nx-endless: ")
+        for _ in range(12):
+            raw.sendall(b"a" * 100)
+        assert RawReader(raw).answer().status == 431
+
+
+def test_an_endless_url_gets_431(start: Start) -> None:
+    """The request line counts as part of the head."""
+    rig = start(max_header_bytes=1024)
+    with rig.connect() as raw:
+        raw.sendall(b"GET /" + b"a" * 3000)
+        assert RawReader(raw).answer().status == 431
+
+
+def test_a_dripped_head_gets_408(start: Start) -> None:
+    """A head that is not complete in time is answered with 408, however steadily bytes come."""
+    rig = start(header_timeout_ms=SMALL)
+    with rig.connect() as raw:
+        raw.sendall(b"GET /health HTTP/1.1\r\nhost: local")
+        answer = RawReader(raw).answer()
+        assert (answer.status, answer.code) == (408, "request_timeout")
+
+
+def test_a_silent_connection_is_closed(start: Start) -> None:
+    """A new connection that sends nothing is closed without an answer."""
+    rig = start(header_timeout_ms=SMALL)
+    with rig.connect() as raw:
+        assert RawReader(raw).is_closed()
+
+
+def test_an_idle_connection_is_closed_after_keep_alive(start: Start) -> None:
+    """After an answer the connection stays open for the keep-alive time and no longer."""
+    rig = start(keep_alive_ms=SMALL)
+    with rig.connect() as raw:
+        raw.sendall(request("GET", "/version"))
+        reader = RawReader(raw)
+        assert reader.answer().status == 200
+        assert reader.is_closed()
+
+
+def test_an_announced_body_beyond_the_limit_gets_413_before_it_is_sent(start: Start) -> None:
+    """The length in the head is enough for a 413; a client that asks is not told to continue."""
+    rig = start(max_body_bytes=1024)
+    with rig.connect() as raw:
+        head = b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\n"
+        raw.sendall(head + b"content-length: 2000\r\n\r\n")
+        answer = RawReader(raw).answer()
+        assert (answer.status, answer.code) == (413, "body_too_large")
+
+
+def test_a_chunked_body_beyond_the_limit_gets_413(start: Start) -> None:
+    """A body without a length is counted as it comes and cut at the limit."""
+    rig = start(max_body_bytes=1024)
+    with rig.connect() as raw:
+        raw.sendall(b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\n")
+        raw.sendall(b"transfer-encoding: chunked\r\n\r\n")
+        for _ in range(3):
+            raw.sendall(b"200\r\n" + b"a" * 512 + b"\r\n")
+        answer = RawReader(raw).answer()
+        assert (answer.status, answer.code) == (413, "body_too_large")
+
+
+def test_a_client_that_sends_on_after_413_still_gets_the_answer(start: Start) -> None:
+    """What comes after a refusal is thrown away for a moment, so no reset destroys the answer."""
+    rig = start(max_body_bytes=1024)
+    with rig.connect() as raw:
+        raw.sendall(request("POST", "/tokenize", b"a" * 200_000))
+        assert RawReader(raw).answer().status == 413
+
+
+def test_a_dripped_body_gets_408(start: Start) -> None:
+    """A body that is not complete in time is answered with 408."""
+    rig = start(body_timeout_ms=SMALL)
+    with rig.connect() as raw:
+        raw.sendall(request("POST", "/tokenize", b"{}")[:-1])
+        answer = RawReader(raw).answer()
+        assert (answer.status, answer.code) == (408, "request_timeout")
+
+
+def test_many_bodies_at_once_share_one_budget(start: Start) -> None:
+    """Bodies that are being received together may not take more than their common budget."""
+    rig = start(max_body_bytes=65_536, body_timeout_ms=60_000)
+    with rig.connect() as late:
+        held = [rig.connect() for _ in range(16)]
+        try:
+            for raw in held:
+                raw.sendall(request("POST", "/tokenize", b"a" * 65_536)[:-1])
+            for _ in range(3):  # answers on the same loop: the bodies before them were read
+                assert rig.get("/version").status_code == 200
+            late.sendall(request("POST", "/tokenize", b"a" * 65_536))
+            answer = RawReader(late).answer()
+            assert (answer.status, answer.code) == (503, "too_many_bodies")
+            assert answer.headers["retry-after"] == "1"
+        finally:
+            for raw in held:
+                raw.close()
+
+
+def test_a_client_waiting_to_send_is_told_to_continue(rig: HttpRig) -> None:
+    """`Expect: 100-continue` gets its leave as soon as the head is accepted."""
+    with rig.connect() as raw:
+        whole = request("POST", "/detokenize", b'{"tokens":[104]}', expect="100-continue")
+        head, _, body = whole.partition(b"\r\n\r\n")
+        raw.sendall(head + b"\r\n\r\n")
+        reader = RawReader(raw)
+        assert reader.head() == "HTTP/1.1 100 Continue\r\n\r\n"
+        raw.sendall(body)
+        assert reader.answer().body == b'{"prompt":"h"}'
+
+
+def test_more_connections_than_allowed_get_503(start: Start) -> None:
+    """A connection beyond the limit is told so; one that is free again is served."""
+    rig = start(max_connections=2)
+    first, second = rig.connect(), rig.connect()
+    with second:
+        with first:
+            for raw in (first, second):
+                raw.sendall(request("GET", "/version"))
+                assert RawReader(raw).answer().status == 200
+            with rig.connect() as third:
+                answer = RawReader(third).answer()
+                assert (answer.status, answer.code) == (503, "too_many_connections")
+                assert answer.headers["retry-after"] == "1"
+        second.sendall(request("GET", "/version"))
+        assert RawReader(second).answer().status == 200
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: -1\r\n\r\n",
+        b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n"
+        b"transfer-encoding: chunked\r\n\r\n",
+        b"CONNECT localhost:1 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    ],
+)
+def test_what_is_not_http_gets_400(rig: HttpRig, garbage: bytes) -> None:
+    """Bytes that are no request of ours are answered with 400 in JSON, and the connection ends."""
+    with rig.connect() as raw:
+        raw.sendall(garbage)
+        reader = RawReader(raw)
+        answer = reader.answer()
+        assert answer.status == 400
+        assert b'"invalid_request_error"' in answer.body
+        assert reader.is_closed()
+
+
+def test_an_upgrade_is_ignored(rig: HttpRig) -> None:
+    """A client that offers another protocol is answered in HTTP/1.1."""
+    with rig.connect() as raw:
+        raw.sendall(request("GET", "/version", connection="upgrade", upgrade="h2c"))
+        reader = RawReader(raw)
+        assert reader.answer().status == 200
+        assert reader.is_closed()
+
+
+def test_pipelined_requests_are_answered_in_order(rig: HttpRig) -> None:
+    """Two requests in one packet get two answers, in their order."""
+    with rig.connect() as raw:
+        raw.sendall(completion("say first") + completion("say second"))
+        reader = RawReader(raw)
+        assert b"first" in reader.answer().body
+        assert b"second" in reader.answer().body
+
+
+def test_a_request_sent_during_an_answer_waits_for_it(rig: HttpRig) -> None:
+    """A request that arrives while a stream runs is served after it."""
+    with rig.connect() as raw:
+        raw.sendall(completion("hold", stream=True))
+        generate = rig.engine.wait_for(Generate)
+        raw.sendall(request("GET", "/version"))
+        reader = RawReader(raw)
+        reader.head()
+        assert b'"text":"a"' in reader.chunk()
+        rig.engine.finish(generate)
+        while reader.chunk():
+            pass
+        assert reader.answer().status == 200
+
+
+def test_too_much_sent_ahead_cuts_the_connection(rig: HttpRig) -> None:
+    """What is held for later is bounded: a client that floods during its answer is cut."""
+    with rig.connect() as raw:
+        raw.sendall(completion("hold", stream=True))
+        generate = rig.engine.wait_for(Generate)
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            for _ in range(1000):
+                raw.sendall(b"a" * 65_536)
+        rig.engine.wait_for(Cancel, lambda c: c.operation_id == generate.operation_id)
+
+
+@pytest.mark.parametrize("phase", ["queue", "start", "hold"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_is_cancelled_in_every_phase(
+    rig: HttpRig, phase: str, stream: bool
+) -> None:
+    """Queued, prefilling or decoding, streamed or not: closing the connection cancels at once."""
+    with rig.connect() as raw:
+        raw.sendall(completion(phase, stream=stream))
+        generate = rig.engine.wait_for(Generate)
+        if stream and phase == "hold":
+            reader = RawReader(raw)
+            reader.head()
+            reader.chunk()
+    cancel = rig.engine.wait_for(Cancel)
+    assert cancel.operation_id == generate.operation_id
+    assert cancel.closed_ns >= generate.accepted_ns
+    assert rig.wait_for_page(disconnects=1)["num_streams"] == 0
+
+
+def test_a_client_that_leaves_with_a_large_body_is_noticed(rig: HttpRig) -> None:
+    """A body larger than any read buffer does not hide the end of its connection."""
+    with rig.connect() as raw:
+        raw.sendall(completion("queue", user="u" * 300_000))
+        rig.engine.wait_for(Generate)
+    rig.engine.wait_for(Cancel)
+
+
+def test_a_client_that_leaves_with_requests_in_the_pipe_is_noticed(rig: HttpRig) -> None:
+    """Requests waiting behind a running one do not hide the end of their connection."""
+    with rig.connect() as raw:
+        raw.sendall(completion("queue") + completion("say more"))
+        rig.engine.wait_for(Generate)
+    cancel = rig.engine.wait_for(Cancel)
+    assert [cancel.operation_id] == [g.operation_id for g in rig.engine.received(Generate)]
+
+
+def test_a_client_that_leaves_in_its_body_reaches_nobody(rig: HttpRig) -> None:
+    """A request whose body never came whole is no request."""
+    with rig.connect() as raw:
+        raw.sendall(completion("queue")[:-1])
+    with rig.connect() as raw:
+        raw.sendall(completion("say next"))
+        assert RawReader(raw).answer().status == 200
+    assert [prompt_text(g.prompts[0]) for g in rig.engine.received(Generate)] == ["say next"]
+
+
+def test_a_finished_request_is_not_cancelled(rig: HttpRig) -> None:
+    """Closing a connection after its answer tells the engine nothing."""
+    with rig.connect() as raw:
+        raw.sendall(completion("say all"))
+        assert RawReader(raw).answer().status == 200
+    assert rig.get("/version").status_code == 200
+    assert rig.engine.received(Cancel) == []
+
+
+def test_a_reader_that_takes_nothing_is_cut_and_cancelled(start: Start) -> None:
+    """A client that stops reading is cut, its request cancelled; others are served meanwhile."""
+    rig = start(write_timeout_ms=SMALL, write_buffer_bytes=8192)
+    with rig.connect(receive_buffer_bytes=4096) as raw:
+        raw.sendall(completion("flood", stream=True))
+        generate = rig.engine.wait_for(Generate)
+        assert rig.post("/detokenize", {"tokens": [104]}).json() == {"prompt": "h"}
+        cancel = rig.engine.wait_for(Cancel)
+        assert cancel.operation_id == generate.operation_id
+        rig.wait_for_page(slow_readers_cut=1)
+
+
+def test_a_reader_that_falls_far_behind_is_cut(start: Start) -> None:
+    """A client that reads, but much too slowly, is cut when its bounded queue is full."""
+    rig = start(write_timeout_ms=60_000, write_buffer_bytes=8192)
+    with rig.connect(receive_buffer_bytes=4096) as raw:
+        raw.sendall(completion("flood", stream=True))
+        rig.engine.wait_for(Cancel)
+        rig.wait_for_page(slow_readers_cut=1)

@@ -1,0 +1,348 @@
+"""Operations and their ends, whatever happens to a tokenizer."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from core.clock import NS_PER_S
+from core.config import TrafficClass
+from core.errors import RejectionReason
+from core.messages.http import Chunk, Chunks, Failed, Queued, Started, ToHttp
+from core.messages.tokenizer import Cancel, Generate, TextPrompt, ToTokenizer
+from core.sampling_params import SamplingParams
+from frontends.engine_client import (
+    OVERDUE_GRACE_NS,
+    QUEUE_CAPACITY,
+    QUEUE_CAPACITY_PER_CHOICE,
+    EngineClient,
+    Operation,
+    OperationClosedError,
+)
+from ipc.channel import Received
+
+
+@dataclass
+class FakePort:
+    """A port in memory; `room` is how many more messages it takes."""
+
+    room: int = 1000
+    sent: list[ToTokenizer] = field(default_factory=list)
+    inbox: asyncio.Queue[ToHttp] = field(default_factory=asyncio.Queue)
+    is_closed: bool = False
+    dropped_frames: int = 0
+
+    async def receive(self, limit: int) -> list[Received[ToHttp]]:
+        """Return one message."""
+        return [Received(b"", await self.inbox.get())]
+
+    def send_nowait(self, message: ToTokenizer) -> bool:
+        """Keep the message if there is room."""
+        if self.room == 0:
+            return False
+        self.room -= 1
+        self.sent.append(message)
+        return True
+
+    def close(self) -> None:
+        """Note the end."""
+        self.is_closed = True
+
+
+@dataclass
+class ManualClock:
+    """Time that stands still unless it is moved."""
+
+    time_ns: int = 1_000 * NS_PER_S
+
+    def now_ns(self) -> int:
+        """Return the time."""
+        return self.time_ns
+
+
+class World:
+    """A client over fake tokenizers."""
+
+    def __init__(self, num_tokenizers: int = 1, max_operations: int = 100) -> None:
+        self.ports = [FakePort() for _ in range(num_tokenizers)]
+        self.epochs = [1] * num_tokenizers
+        self.clock = ManualClock()
+        self.client = EngineClient(
+            self.ports,
+            lambda index: self.epochs[index],
+            self.clock,
+            max_operations=max_operations,
+            request_timeout_ns=60 * NS_PER_S,
+        )
+
+    def generate(self, operation_id: str = "op", n: int = 1) -> Operation:
+        """Start an operation."""
+        return self.client.generate(
+            Generate(
+                operation_id, "t", TrafficClass.STANDARD, [TextPrompt("p")], n, 5, SamplingParams()
+            )
+        )
+
+    async def deliver(self, message: ToHttp, tokenizer: int = 0) -> None:
+        """Let the client take in a message."""
+        self.ports[tokenizer].inbox.put_nowait(message)
+        while not self.ports[tokenizer].inbox.empty():
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    def cancels(self, tokenizer: int = 0) -> list[str]:
+        """Return the operations whose cancellation was sent."""
+        return [m.operation_id for m in self.ports[tokenizer].sent if isinstance(m, Cancel)]
+
+
+def play(scenario: Callable[[World], Awaitable[None]], **options: int) -> World:
+    """Run a scenario on a started client, and stop it."""
+    worlds: list[World] = []
+
+    async def run() -> None:
+        world = World(**options)
+        worlds.append(world)
+        world.client.start()
+        try:
+            await scenario(world)
+        finally:
+            await world.client.stop()
+
+    asyncio.run(run())
+    return worlds[0]
+
+
+def chunk(operation_id: str = "op", choice: int = 0, finish_reason: str = "") -> Chunk:
+    """Return a chunk with a token of text."""
+    return Chunk(operation_id, choice, "a", finish_reason=finish_reason)
+
+
+def reason_of(event: object) -> RejectionReason:
+    """Return the reason of a Failed event."""
+    assert isinstance(event, Failed)
+    assert event.rejection is not None
+    return event.rejection.reason
+
+
+def test_events_come_in_order_and_together() -> None:
+    """A reader gets at once all that has come since its last look, in order."""
+
+    async def scenario(world: World) -> None:
+        with world.generate() as operation:
+            await world.deliver(Queued("op", [], [1], []))
+            await world.deliver(Started("op", 5))
+            await world.deliver(Chunks([chunk(), chunk("other"), chunk(finish_reason="stop")]))
+            kinds = [type(event) for event in await operation.next_events()]
+            assert kinds == [Queued, Started, Chunk, Chunk]
+            assert operation.is_finished
+        assert world.cancels() == []
+
+    play(scenario)
+
+
+def test_an_operation_ends_with_its_last_choice() -> None:
+    """With two choices the first end is not the end."""
+
+    async def scenario(world: World) -> None:
+        with world.generate(n=2) as operation:
+            await world.deliver(Chunks([chunk(choice=1, finish_reason="length")]))
+            assert not operation.is_finished
+            assert world.client.num_operations == 1
+            await world.deliver(Chunks([chunk(choice=0, finish_reason="stop")]))
+            assert operation.is_finished
+            assert world.client.num_operations == 0
+
+    play(scenario)
+
+
+def test_leaving_early_cancels() -> None:
+    """An operation that is given up before its end is cancelled once, and forgotten."""
+
+    async def scenario(world: World) -> None:
+        with world.generate() as operation:
+            await world.deliver(Chunks([chunk()]))
+            operation.cancel()
+            with pytest.raises(OperationClosedError):
+                await operation.next_events()
+        assert world.cancels() == ["op"]
+        assert world.client.num_operations == 0
+        await world.deliver(Chunks([chunk()]))
+
+    play(scenario)
+
+
+def test_cancelling_wakes_a_waiting_reader() -> None:
+    """A reader that waits while its client leaves does not wait on."""
+
+    async def scenario(world: World) -> None:
+        with world.generate() as operation:
+            reader = asyncio.ensure_future(operation.next_events())
+            await asyncio.sleep(0)
+            operation.cancel()
+            with pytest.raises(OperationClosedError):
+                await reader
+
+    play(scenario)
+
+
+def test_a_wait_may_have_a_limit() -> None:
+    """With a timeout a reader gets nothing after it, and later events are not lost."""
+
+    async def scenario(world: World) -> None:
+        with world.generate() as operation:
+            assert await operation.next_events(timeout_s=0.001) == []
+            await world.deliver(Started("op", 1))
+            assert [type(e) for e in await operation.next_events()] == [Started]
+
+    play(scenario)
+
+
+def test_a_dead_tokenizer_ends_its_operations_only() -> None:
+    """A new epoch fails what the old instance had, and leaves the others' alone."""
+
+    async def scenario(world: World) -> None:
+        with world.generate("one") as first, world.generate("two") as second:
+            world.epochs[0] = 0
+            world.client.tick()
+            assert reason_of((await first.next_events())[-1]) is RejectionReason.ENGINE_RESTARTED
+            assert not second.is_finished
+            world.epochs[0] = 2
+            world.client.tick()
+            with world.generate("three"):
+                assert world.client.num_operations == 2
+        assert world.cancels(0) == ["three"]
+
+    play(scenario, num_tokenizers=2)
+
+
+def test_without_a_tokenizer_an_operation_fails_at_once() -> None:
+    """Nothing is sent to an instance that is not there; the failure can be retried."""
+
+    async def scenario(world: World) -> None:
+        world.epochs[0] = 0
+        world.client.tick()
+        with world.generate() as operation:
+            (failed,) = await operation.next_events()
+            assert reason_of(failed) is RejectionReason.ENGINE_RESTARTED
+        assert world.ports[0].sent == []
+
+    play(scenario)
+
+
+def test_operations_go_to_the_tokenizer_with_the_fewest() -> None:
+    """Load is spread by counting."""
+
+    async def scenario(world: World) -> None:
+        operations = [world.generate(str(i)) for i in range(6)]
+        assert [len(port.sent) for port in world.ports] == [2, 2, 2]
+        for operation in operations:
+            operation.cancel()
+
+    play(scenario, num_tokenizers=3)
+
+
+def test_a_full_tokenizer_is_passed_over() -> None:
+    """A port that takes nothing is skipped; if all are full the client is told to come back."""
+
+    async def scenario(world: World) -> None:
+        world.ports[0].room = 0
+        with world.generate("one"):
+            assert len(world.ports[1].sent) == 1
+            world.ports[1].room = 0
+            with world.generate("two") as refused:
+                (failed,) = await refused.next_events()
+                assert reason_of(failed) is RejectionReason.TOKENIZER_BUSY
+            world.ports[1].room = 10
+
+    play(scenario, num_tokenizers=2)
+
+
+def test_a_cancel_that_cannot_be_sent_is_sent_later() -> None:
+    """A full port delays a cancellation to the next heartbeat and does not lose it."""
+
+    async def scenario(world: World) -> None:
+        with world.generate("one"), world.generate("two"):
+            world.ports[0].room = 0
+        assert world.cancels() == []
+        world.ports[0].room = 10
+        world.client.tick()
+        assert world.cancels() == ["two", "one"]
+
+    play(scenario)
+
+
+def test_operations_are_bounded() -> None:
+    """One more than the limit is refused, until another has ended."""
+
+    async def scenario(world: World) -> None:
+        with world.generate("one"):
+            with world.generate("two") as refused:
+                (failed,) = await refused.next_events()
+                assert reason_of(failed) is RejectionReason.TOKENIZER_BUSY
+            await world.deliver(Chunks([chunk("one", finish_reason="stop")]))
+        with world.generate("three") as accepted:
+            assert not accepted.is_finished
+
+    play(scenario, max_operations=1)
+
+
+def test_a_queue_that_overflows_cancels_its_operation() -> None:
+    """A reader that takes nothing cannot make this process grow."""
+    overflows: list[str] = []
+
+    async def scenario(world: World) -> None:
+        with world.generate() as operation:
+            operation.on_overflow = lambda: overflows.append("op")
+            capacity = QUEUE_CAPACITY + QUEUE_CAPACITY_PER_CHOICE
+            await world.deliver(Chunks([chunk()] * capacity))
+            assert overflows == []
+            await world.deliver(Chunks([chunk()] * 3))
+            assert world.cancels() == ["op"]
+
+    play(scenario)
+    assert overflows == ["op"]
+
+
+def test_an_operation_that_never_ends_is_ended() -> None:
+    """An engine that forgets an operation cannot hold its client for ever."""
+
+    async def scenario(world: World) -> None:
+        with world.generate() as operation:
+            world.clock.time_ns += 60 * NS_PER_S + OVERDUE_GRACE_NS - 1
+            world.client.tick()
+            assert not operation.is_finished
+            world.clock.time_ns += 1
+            world.client.tick()
+            (failed,) = await operation.next_events()
+            assert reason_of(failed) is RejectionReason.DEADLINE_EXCEEDED
+        assert world.cancels() == ["op"]
+
+    play(scenario)
+
+
+def test_stopping_cancels_what_is_left_and_closes() -> None:
+    """An orderly end leaves no operation behind it in the engine."""
+
+    async def scenario(world: World) -> None:
+        world.generate()
+
+    world = play(scenario)
+    assert world.cancels() == ["op"]
+    assert world.ports[0].is_closed
+
+
+def test_statistics_show_what_there_is() -> None:
+    """Operations, serving tokenizers and dropped frames are counted."""
+
+    async def scenario(world: World) -> None:
+        world.epochs[1] = 0
+        world.client.tick()
+        world.ports[0].dropped_frames = 3
+        with world.generate():
+            statistics = world.client.statistics()
+        assert statistics.num_operations == 1
+        assert statistics.num_serving == 1
+        assert statistics.dropped_frames == 3
+
+    play(scenario, num_tokenizers=2)
