@@ -1,20 +1,23 @@
 """Makes the executor that the configuration names.
 
-Owns: the names. Never knows: how any of them computes.
+Owns: the names. Never knows: how any of them computes. The one that needs torch is loaded by dotted
+name when it is wanted, because that import takes longer than the rest of a start.
 """
 
 from collections.abc import Sequence
+from importlib import import_module
 
 import numpy as np
 import numpy.typing as npt
 
 from core.clock import Clock
 from core.errors import ConfigError
-from core.executor.local import LocalExecutor
 from core.executor.protocol import Executor, ExecutorSettings
 from core.executor.simulated import SimulatedExecutor, Sleeper
 from core.models.loader import read_model_config
 from core.scheduler.plan import RecordArray
+
+LOCAL = "core.executor.local"
 
 
 def make_executor(
@@ -31,7 +34,8 @@ def make_executor(
     of shared memory. `sleep_ns` is how a simulated step waits. Raises ConfigError or ModelError.
     """
     if kind == "local":
-        return LocalExecutor(settings, rows, spans, clock)
+        local: Executor = import_module(LOCAL).LocalExecutor(settings, rows, spans, clock)
+        return local
     if kind == "simulated":
         config = read_model_config(settings.model_directory)
         return SimulatedExecutor(

@@ -127,7 +127,7 @@ def executor_settings(engine: EngineConfig, card: ModelCard, cache: Path) -> Exe
     )  # fmt: skip
     return ExecutorSettings(
         model_directory=Path(card.path),
-        cache_directory=cache / "headrace",
+        cache_directory=cache / "headrace" / "kernels",
         **{name: getattr(engine, name) for name in names},
     )
 

@@ -40,14 +40,9 @@ def replica_row(
         str(num_blocks),
         str(num_blocks * config.engine.block_size),
         str(int(page["threads"])),
-        text(page["kernel_path"]),
-        text(page["device_name"]),
+        page["kernel_path"].item().decode(),
+        page["device_name"].item().decode("utf-8", "replace"),
     )
-
-
-def text(value: np.void) -> str:
-    """Return a fixed-width text field of a page."""
-    return value.tobytes().rstrip(b"\0").decode("utf-8", "replace")
 
 
 def ready_lines(config: HeadraceConfig, stage: Stage) -> str:

@@ -51,8 +51,11 @@ class Answer:
 class Client:
     """Talks to one port; `key` is sent as the API key."""
 
-    def __init__(self, host: str, port: int, key: str = "", timeout_s: float = 60.0) -> None:
+    def __init__(
+        self, host: str, port: int, key: str = "", model: str = "", timeout_s: float = 60.0
+    ) -> None:
         self._host, self._port, self._timeout_s = host, port, timeout_s
+        self._model = model
         self._headers = {"Content-Type": "application/json"}
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
@@ -69,8 +72,8 @@ class Client:
         return self.request("GET", path)
 
     def post(self, path: str, body: Json) -> Answer:
-        """POST a JSON body."""
-        return self.request("POST", path, body)
+        """POST a JSON body; the engine's model is named in it unless it names one."""
+        return self.request("POST", path, {"model": self._model, **body})
 
     def complete(self, prompt: str | list[int], **options: object) -> Json:
         """Return the body of a completion that must succeed."""
@@ -83,7 +86,9 @@ class Client:
         when the server closes.
         """
         with contextlib.closing(self._connect()) as connection:
-            response = self._send(connection, "POST", path, {**body, "stream": True})
+            response = self._send(
+                connection, "POST", path, {"model": self._model, **body, "stream": True}
+            )
             if response.status != 200:
                 raise AssertionError((response.status, response.read()))
             for line in response:
@@ -121,6 +126,7 @@ class Engine:
     name: str
     process: subprocess.Popen[bytes]
     log: Path
+    model: str
 
     @property
     def pid(self) -> int:
@@ -149,7 +155,7 @@ class Engine:
 
     def client(self, key: str = "") -> Client:
         """Return a client of the main port."""
-        return Client(self.ports.http_host, self.ports.http_port, key)
+        return Client(self.ports.http_host, self.ports.http_port, key, model=self.model)
 
     def admin(self) -> Client:
         """Return a client of the admin port, with the key of the run directory."""
@@ -228,12 +234,14 @@ def serve_command(name: str, model: Path, overrides: Sequence[str]) -> list[str]
 
 
 def engine_environment(home: Path) -> dict[str, str]:
-    """Return an environment whose state and cache directories lie below `home`."""
+    """Return an environment whose state lies below `home`; compiled kernels are shared with the
+    user's own engines, because building them takes longer than any test.
+    """
     kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
     places = {
         "HOME": home,
         "XDG_STATE_HOME": home / "state",
-        "XDG_CACHE_HOME": home / "cache",
+        "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"),
         "XDG_CONFIG_HOME": home / "config",
     }
     return kept | {name: str(path) for name, path in places.items()}
@@ -261,7 +269,7 @@ def running_engine(
             stdout=subprocess.PIPE,
             stderr=errors,
         )
-    engine = Engine(name, process, log)
+    engine = Engine(name, process, log, model.name)
     try:
         wait_ready(engine)
         yield engine
