@@ -23,9 +23,12 @@ from enum import IntEnum
 
 import numpy as np
 
-EVICTION_BATCH = (
-    32  # evicted together when free blocks run out, so that free runs exist to choose from
-)
+# When free blocks run out, so much of the pool is evicted at once: there are runs again to choose.
+EVICTION_SHARE = 1 / 64
+MAX_EVICTION_BATCH = 32
+
+
+NO_BLOCK = -1
 
 
 class BlockKind(IntEnum):
@@ -35,6 +38,10 @@ class BlockKind(IntEnum):
     HELD = 1
     FENCED = 2
     EVICTABLE = 3
+
+
+# The same as plain integers, for the paths that every step takes: enum members are slow to look up.
+FREE, HELD, FENCED, EVICTABLE = (int(kind) for kind in BlockKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,7 @@ class BlockPool:
         )  # the last entry is the list's head
         self._older = array("i", [num_blocks]) * (num_blocks + 1)
         self._search_from = 0
+        self._eviction_batch = min(MAX_EVICTION_BATCH, int(EVICTION_SHARE * num_blocks))
 
     @property
     def num_available(self) -> int:
@@ -97,13 +105,15 @@ class BlockPool:
 
     def count_evictable(self, block_ids: Iterable[int]) -> int:
         """Return how many of `block_ids` nobody holds."""
-        return sum(self._kinds[block_id] == BlockKind.EVICTABLE for block_id in block_ids)
+        return sum(self._kinds[block_id] == EVICTABLE for block_id in block_ids)
 
     def is_cached(self, block_id: int) -> bool:
         """Tell whether the content of `block_id` can be found again."""
         return bool(self._cached[block_id])
 
-    def allocate(self, count: int, holder: int, *, after: int = -1, room: int = 0) -> Allocation:
+    def allocate(
+        self, count: int, holder: int, *, after: int = NO_BLOCK, room: int = 0
+    ) -> Allocation:
         """Hold `count` ≤ num_available blocks for tenant `holder`, in runs as long as there are.
 
         `after` is the block they continue; behind a new run `room` blocks are left free if there
@@ -112,7 +122,7 @@ class BlockPool:
         assert 0 <= count <= self.num_available, (count, self.num_available)
         evicted: list[int] = []
         if count > self.num_free:
-            wanted = max(count - self.num_free, min(EVICTION_BATCH, self.num_evictable))
+            wanted = max(count - self.num_free, min(self._eviction_batch, self.num_evictable))
             evicted = [self._evict_oldest() for _ in range(wanted)]
         block_ids = self._continue_run(after, count)
         if len(block_ids) < count:
@@ -123,18 +133,30 @@ class BlockPool:
         self.held_by[holder] += count
         return Allocation(block_ids, evicted)
 
+    def extend(self, after: int, holder: int) -> int:
+        """Hold the block behind `after` for `holder` if it is free; return it or NO_BLOCK."""
+        block_id = after + 1
+        if block_id == self.num_blocks or self._kinds[block_id] != FREE:
+            return NO_BLOCK
+        self._kinds[block_id] = HELD
+        self._references[block_id] = 1
+        self._holders[block_id] = holder
+        self.held_by[holder] += 1
+        self.num_free -= 1
+        return block_id
+
     def acquire(self, block_ids: Iterable[int], holder: int) -> None:
         """Add a reference of tenant `holder` to each of `block_ids`, which hold cached content."""
         for block_id in block_ids:
             kind = self._kinds[block_id]
-            assert kind != BlockKind.FREE, block_id
-            if kind == BlockKind.EVICTABLE:
+            assert kind != FREE, block_id
+            if kind == EVICTABLE:
                 self._unlink(block_id)
                 self._holders[block_id] = holder
                 self.held_by[holder] += 1
-            elif kind == BlockKind.FENCED:
+            elif kind == FENCED:
                 self.num_fenced -= 1
-            self._kinds[block_id] = BlockKind.HELD
+            self._kinds[block_id] = HELD
             self._references[block_id] += 1
 
     def fence(self, block_ids: Iterable[int]) -> None:
@@ -144,7 +166,7 @@ class BlockPool:
             fenced, references = self._fenced_references[block_id], self._references[block_id]
             assert fenced <= references, (block_id, fenced, references)
             if fenced == references:
-                self._kinds[block_id] = BlockKind.FENCED
+                self._kinds[block_id] = FENCED
                 self.num_fenced += 1
 
     def release(self, block_ids: list[int], *, fenced: bool = False) -> None:
@@ -157,13 +179,13 @@ class BlockPool:
             if self._references[block_id] == 0:
                 self._let_go(block_id)
             elif not fenced and self._fenced_references[block_id] == self._references[block_id]:
-                self._kinds[block_id] = BlockKind.FENCED
+                self._kinds[block_id] = FENCED
                 self.num_fenced += 1
 
     def set_cached(self, block_id: int, cached: bool) -> None:
         """Say whether the content of `block_id` can be found again."""
         self._cached[block_id] = cached
-        if not cached and self._kinds[block_id] == BlockKind.EVICTABLE:
+        if not cached and self._kinds[block_id] == EVICTABLE:
             self._unlink(block_id)
             self._set_free(block_id)
 
@@ -180,16 +202,16 @@ class BlockPool:
         references = np.frombuffer(self._references, np.int32)
         fenced = np.frombuffer(self._fenced_references, np.int32)
         counts = np.bincount(kinds, minlength=len(BlockKind))
-        assert counts[BlockKind.FREE] == self.num_free, (counts, self.num_free)
-        assert counts[BlockKind.FENCED] == self.num_fenced, (counts, self.num_fenced)
-        assert counts[BlockKind.EVICTABLE] == self.num_evictable, (counts, self.num_evictable)
-        in_use = (kinds == BlockKind.HELD) | (kinds == BlockKind.FENCED)
+        assert counts[FREE] == self.num_free, (counts, self.num_free)
+        assert counts[FENCED] == self.num_fenced, (counts, self.num_fenced)
+        assert counts[EVICTABLE] == self.num_evictable, (counts, self.num_evictable)
+        in_use = (kinds == HELD) | (kinds == FENCED)
         assert np.array_equal(references > 0, in_use)
-        assert np.array_equal((fenced == references) & in_use, kinds == BlockKind.FENCED)
+        assert np.array_equal((fenced == references) & in_use, kinds == FENCED)
         assert bool(np.all(fenced <= references))
         cached = np.frombuffer(self._cached, np.uint8) != 0
-        assert not np.any(cached & (kinds == BlockKind.FREE))
-        assert not np.any(~cached & (kinds == BlockKind.EVICTABLE))
+        assert not np.any(cached & (kinds == FREE))
+        assert not np.any(~cached & (kinds == EVICTABLE))
         held = np.bincount(np.frombuffer(self._holders, np.int32)[in_use])
         assert {i: int(n) for i, n in enumerate(held) if n} == {
             i: n for i, n in self.held_by.items() if n
@@ -200,7 +222,7 @@ class BlockPool:
         head = self.num_blocks
         length, block_id = 0, self._newer[head]
         while block_id != head:
-            assert self._kinds[block_id] == BlockKind.EVICTABLE, block_id
+            assert self._kinds[block_id] == EVICTABLE, block_id
             assert self._older[self._newer[block_id]] == block_id, block_id
             length, block_id = length + 1, self._newer[block_id]
         assert length == self.num_evictable, (length, self.num_evictable)
@@ -211,7 +233,7 @@ class BlockPool:
             return []
         end = after + 1
         last = min(self.num_blocks, end + count)
-        while end < last and self._kinds[end] == BlockKind.FREE:
+        while end < last and self._kinds[end] == FREE:
             end += 1
         return self._take(after + 1, end)
 
@@ -236,23 +258,23 @@ class BlockPool:
         return start if start >= 0 else self._kinds.find(run)
 
     def _take(self, start: int, end: int) -> list[int]:
-        self._kinds[start:end] = bytes([BlockKind.HELD]) * (end - start)
+        self._kinds[start:end] = bytes([HELD]) * (end - start)
         self.num_free -= end - start
         return list(range(start, end))
 
     def _let_go(self, block_id: int) -> None:
         """The last reference is gone: keep the block evictable if its content can be found."""
-        if self._kinds[block_id] == BlockKind.FENCED:
+        if self._kinds[block_id] == FENCED:
             self.num_fenced -= 1
         self.held_by[self._holders[block_id]] -= 1
         if self._cached[block_id]:
-            self._kinds[block_id] = BlockKind.EVICTABLE
+            self._kinds[block_id] = EVICTABLE
             self._link_newest(block_id)
         else:
             self._set_free(block_id)
 
     def _set_free(self, block_id: int) -> None:
-        self._kinds[block_id] = BlockKind.FREE
+        self._kinds[block_id] = FREE
         self.num_free += 1
 
     def _link_newest(self, block_id: int) -> None:

@@ -10,7 +10,7 @@ file changes `Request.block_ids`.
 
 from dataclasses import dataclass
 
-from core.kv_cache.block_pool import BlockPool
+from core.kv_cache.block_pool import NO_BLOCK, BlockPool
 from core.kv_cache.digest import block_digest, namespace_digest
 from core.kv_cache.prefix_cache import PrefixCache
 from core.request import Request
@@ -61,13 +61,15 @@ class KVCacheManager:
         self.pool.acquire(quote.hits, request.tenant_index)
         left = request.prompt_len + request.max_tokens - request.num_tokens
         room = min(MAX_GROWTH_ROOM, self.blocks_for(left))
-        after = quote.hits[-1] if quote.hits else -1
+        after = quote.hits[-1] if quote.hits else NO_BLOCK
         request.block_ids = quote.hits + self._allocate(request, quote.num_new, after, room)
         return len(quote.hits) * self._block_size
 
     def grow(self, request: Request) -> int:
         """Append one block to a running request and return its id; one must be available."""
-        [block_id] = self._allocate(request, 1, request.block_ids[-1], MAX_GROWTH_ROOM)
+        block_id = self.pool.extend(request.block_ids[-1], request.tenant_index)
+        if block_id < 0:
+            [block_id] = self._allocate(request, 1, NO_BLOCK, MAX_GROWTH_ROOM)
         request.block_ids.append(block_id)
         return block_id
 

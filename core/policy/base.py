@@ -68,6 +68,11 @@ class Step(Protocol):
         """Requests that have a row of this replica, those started in this step included."""
         ...
 
+    @property
+    def may_start_requests(self) -> bool:
+        """Whether a waiting request could start in this step at all: there is a free row."""
+        ...
+
     def prefills(self) -> list[Request]:
         """Return the running requests with tokens left to prefill."""
         ...

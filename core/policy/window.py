@@ -25,7 +25,7 @@ class PrefillWindow:
         self._size = size
         self._under_way = sorted(step.prefills(), key=place)
         self._passed_over: set[Request] = set()
-        self._closed = False
+        self._closed = not step.may_start_requests
 
     def first(self) -> Request | None:
         """Return the member with the smallest place."""

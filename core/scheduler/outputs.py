@@ -96,8 +96,9 @@ class Outputs:
 
     def add_tokens(self, tokenizers: npt.NDArray[np.int32], records: RecordArray) -> None:
         """Append the TOKEN records of a step, OUTPUT[n], each for its tokenizer, int32[n]."""
-        for tokenizer in np.unique(tokenizers).tolist():
-            self.of(tokenizer).add_array(records[tokenizers == tokenizer])
+        for tokenizer in np.flatnonzero(np.bincount(tokenizers)).tolist():
+            its_own = tokenizers == tokenizer
+            self.of(tokenizer).add_array(records if its_own.all() else records[its_own])
 
     def forget(self, tokenizer: int) -> None:
         """Drop what a dead tokenizer will not read."""

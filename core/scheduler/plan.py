@@ -64,8 +64,8 @@ class PlanFlag(IntFlag):
 
     SAMPLE = 1  # sample a token after the last new position
     FEEDBACK = 2  # the first new token is the one this row sampled in the previous plan; the span has it later
-    # Return log-probabilities of the prompt tokens that the new positions predict: a group of entries
-    # for each new position p with p + 1 < prompt_len, about the token at p + 1.
+    # Return a group of log-probabilities for the prompt token at each new position (NaN at 0). All
+    # chunks of a prompt have the flag: the executor keeps the state before the next one.
     PROMPT_LOGPROBS = 4
 
 
@@ -111,7 +111,7 @@ class OutputKind(IntEnum):
 
     QUEUED = 0  # accepted into the waiting queue
     STARTED = 1  # first scheduled: `queue_ns`, `num_cached_tokens` are set
-    PROMPT_LOGPROBS = 2  # groups of entries; the first is about the prompt token at `index` ≥ 1
+    PROMPT_LOGPROBS = 2  # groups of entries; the first is about the prompt token at `index`
     TOKEN = 3  # token_id at output `index`
     FINISHED = 4  # the one terminal record: status, usage, and the rejection if any
     RELEASED = 5  # no plan names the span any more: its owner may reuse it

@@ -52,8 +52,9 @@ class RunningTable:
         self.num_blocks = np.zeros(num_rows, np.int32)
         self.num_committed_blocks = np.zeros(num_rows, np.int32)
         self.last_step = np.zeros(num_rows, np.int64)  # the last plan that names the row, 0 = none
-        width = MAX_STOP_TOKEN_IDS + len(eos_token_ids)
-        self.stop_token_ids = np.full((num_rows, width), NO_TOKEN, np.int32)
+        num_columns = MAX_STOP_TOKEN_IDS + len(eos_token_ids)
+        self._stop_token_ids = np.full((num_columns, num_rows), NO_TOKEN, np.int32)
+        self._num_stop_columns = 0  # of those, as many as any request has used
         self._eos_token_ids = tuple(eos_token_ids)
 
     def assign(self, row: int, request: Request, num_cached_tokens: int, block_size: int) -> None:
@@ -80,8 +81,9 @@ class RunningTable:
         stops = request.sampling.stop_token_ids
         if not request.sampling.ignore_eos:
             stops = stops + self._eos_token_ids
-        self.stop_token_ids[row, : len(stops)] = stops
-        self.stop_token_ids[row, len(stops) :] = NO_TOKEN
+        self._stop_token_ids[:, row] = NO_TOKEN
+        self._stop_token_ids[: len(stops), row] = stops
+        self._num_stop_columns = max(self._num_stop_columns, len(stops))
         request.row = row
 
     def clear(self, row: int) -> None:
@@ -122,6 +124,14 @@ class RunningTable:
         for row, position, token_id in values:
             spans[row][position] = token_id
         self.num_tokens[rows] = positions + 1
+
+    def has_stopped(self, rows: Rows, token_ids: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Tell which of `rows` have just sampled a stop token, `token_ids` int32[n]: bool[n]."""
+        stopped = np.zeros(len(rows), np.bool_)
+        for column in self._stop_token_ids[: self._num_stop_columns]:
+            stopped |= column[rows] == token_ids
+        stopped &= self.num_tokens[rows] >= self.min_stop_tokens[rows]
+        return stopped
 
     def decode_rows(self) -> Rows:
         """Return the rows whose next token comes after their prefill, int64[n]."""

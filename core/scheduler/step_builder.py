@@ -20,6 +20,8 @@ from core.scheduler.routing import better_elsewhere
 from core.scheduler.running_table import Rows
 from core.scheduler.scheduler import Scheduler
 
+_SAMPLE = np.uint32(PlanFlag.SAMPLE)
+_SAMPLE_FED_BACK = np.uint32(PlanFlag.SAMPLE | PlanFlag.FEEDBACK)
 PlanRow = tuple[int, int, int, int, int]
 
 
@@ -44,6 +46,11 @@ class StepBuilder:
     def num_running(self) -> int:
         """Requests that have a row."""
         return self._table.num_active
+
+    @property
+    def may_start_requests(self) -> bool:
+        """Whether a waiting request could start in this step at all."""
+        return self._replica.starts_requests and self._replica.has_free_row
 
     def add_decodes(self) -> None:
         """Put every decode that has memory for its next token into the step."""
@@ -124,8 +131,9 @@ class StepBuilder:
             entries = [self._prefill_row(*item) for item in self._prefill_tokens.items()]
             rows[num_decodes:] = entries
         plan = self._replica.send(rows, self.now_ns)
-        self._table.num_scheduled[rows["row"]] += rows["num_new_tokens"]
-        self._table.last_step[rows["row"]] = plan.step
+        planned = rows["row"].astype(np.int64)
+        self._table.num_scheduled[planned] += rows["num_new_tokens"]
+        self._table.last_step[planned] = plan.step
         return plan
 
     def _grow(self, rows: Rows, needing: Rows) -> Rows:
@@ -207,11 +215,7 @@ class StepBuilder:
         out["generation"] = table.generation[rows]
         out["num_new_tokens"] = 1
         out["first_position"] = positions
-        out["flags"] = np.where(
-            positions < table.num_tokens[rows],
-            np.uint32(PlanFlag.SAMPLE),
-            np.uint32(PlanFlag.SAMPLE | PlanFlag.FEEDBACK),
-        )
+        out["flags"] = np.where(positions < table.num_tokens[rows], _SAMPLE, _SAMPLE_FED_BACK)
 
     def _prefill_row(self, request: Request, num_tokens: int) -> PlanRow:
         table, row = self._table, request.row
@@ -221,6 +225,6 @@ class StepBuilder:
         if end == table.prefill_end[row] and request.max_tokens > 0:
             flags |= PlanFlag.SAMPLE
         wants_logprobs = request.sampling.num_prompt_logprobs != NO_LOGPROBS
-        if wants_logprobs and min(end + 1, request.prompt_len) > max(request.num_scored_tokens, 1):
+        if wants_logprobs and first < request.prompt_len > request.num_scored_tokens:
             flags |= PlanFlag.PROMPT_LOGPROBS
         return row, int(table.generation[row]), num_tokens, first, int(flags)

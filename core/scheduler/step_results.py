@@ -24,6 +24,7 @@ from core.scheduler.scheduler import Scheduler
 
 Mask = npt.NDArray[np.bool_]
 
+_SAMPLE = np.uint32(PlanFlag.SAMPLE)
 _STOPPED = RequestStatus.FINISHED_STOPPED
 _LENGTH = RequestStatus.FINISHED_LENGTH
 
@@ -91,11 +92,12 @@ class _AppliedStep:
 
     def run(self) -> None:
         """Advance the rows of the plan, deliver, commit, and end what has ended; in this order."""
-        planned, ends = self._advance()
+        planned, must_sample = self._advance()
         self._deliver_prompt_logprobs()
         rows, tokens = self._deliver_tokens()
         self._commit_blocks(planned)
-        self._fail_rows(planned, ends)
+        if len(rows) != len(must_sample):
+            self._fail_rows(must_sample)
         self._end_rows(rows, tokens)
         self._end_unsampled(planned)
 
@@ -108,15 +110,15 @@ class _AppliedStep:
         current = _is_current(self._replica, rows["row"].astype(np.int64), rows["generation"])
         return rows if current.all() else rows[current]
 
-    def _advance(self) -> tuple[Rows, npt.NDArray[np.uint32]]:
-        """Count the plan's tokens as computed; return its current rows and their flags."""
+    def _advance(self) -> tuple[Rows, Rows]:
+        """Count the plan's tokens as computed; return its current rows, and those that sample."""
         plan, table = self._plan.rows, self._table
         rows: Rows = plan["row"].astype(np.int64)
         current = _is_current(self._replica, rows, plan["generation"])
         if not current.all():
             plan, rows = plan[current], rows[current]
         table.num_computed[rows] = plan["first_position"] + plan["num_new_tokens"]
-        return rows, plan["flags"]
+        return rows, rows[(plan["flags"] & _SAMPLE) != 0]
 
     def _deliver_tokens(self) -> tuple[Rows, npt.NDArray[np.int32]]:
         """Append the sampled ids to spans and outputs; return the rows that have one, the ids."""
@@ -175,7 +177,7 @@ class _AppliedStep:
             request = self._table.request_at(int(record["row"]))
             width = 1 + request.sampling.num_prompt_logprobs
             entries = self._entries(record["prompt_logprobs_start"], record["num_prompt_logprobs"])
-            start = first_positions[int(record["row"])] + 1
+            start = first_positions[int(record["row"])]
             end = start + len(entries) // width
             skipped = max(request.num_scored_tokens - start, 0)
             if start + skipped < end:
@@ -202,14 +204,14 @@ class _AppliedStep:
             self._replica.kv.commit(table.request_at(row), first, end)
             table.num_committed_blocks[row] = end
 
-    def _fail_rows(self, rows: Rows, flags: npt.NDArray[np.uint32]) -> None:
+    def _fail_rows(self, must_sample: Rows) -> None:
         """End the requests whose row has an error, or should have a token and has none."""
         errors = self._rows[self._rows["error"] != ResultError.NONE]
         for record in errors:
             self._fail(int(record["row"]), int(record["error"]))
-        must_have = rows[(flags & np.uint32(PlanFlag.SAMPLE)) != 0]
-        lacking = self._table.num_tokens[must_have] <= self._table.num_computed[must_have]
-        for row in must_have[lacking].tolist():
+        table = self._table
+        lacking = table.num_tokens[must_sample] <= table.num_computed[must_sample]
+        for row in must_sample[lacking].tolist():
             self._fail(row, ResultError.BAD_TOKEN)
 
     def _fail(self, row: int, error: int) -> None:
@@ -221,8 +223,7 @@ class _AppliedStep:
     def _end_rows(self, rows: Rows, tokens: npt.NDArray[np.int32]) -> None:
         """End what has sampled a stop token or its last token."""
         table = self._table
-        stopped = (table.stop_token_ids[rows] == tokens[:, None]).any(axis=1)
-        stopped &= table.num_tokens[rows] >= table.min_stop_tokens[rows]
+        stopped = table.has_stopped(rows, tokens)
         ended = stopped | (table.num_tokens[rows] >= table.max_length[rows])
         for row, has_stopped in zip(rows[ended].tolist(), stopped[ended].tolist(), strict=True):
             request = table.request_at(row)
