@@ -95,6 +95,7 @@ class Metering:
         self.schedule_time = Histogram(buckets.step_s)  # observed by the loop, which has a clock
         self.cancel_reclaim = Histogram(buckets.reclaim_s)
         self.cancel_reclaim_steps_max = 0
+        self.last_reclaim_ns = 0
         self.tenants = TenantCounters(max_tenants)
         self.tenant_names = [OTHER_NAME]
         self._max_tenants = max_tenants
@@ -149,7 +150,8 @@ class Metering:
         self.rejections[reason] += np.uint64(1)
         self.tenants.rejections[tenant_index, reason] += np.uint64(1)
 
-    def count_reclaim(self, delay_ns: int, num_steps: int) -> None:
+    def count_reclaim(self, closed_ns: int, now_ns: int, num_steps: int) -> None:
         """Count the time from a cancellation until memory and row were free again."""
-        self.cancel_reclaim.observe_ns(delay_ns)
+        self.cancel_reclaim.observe_ns(now_ns - closed_ns)
+        self.last_reclaim_ns = now_ns
         self.cancel_reclaim_steps_max = max(self.cancel_reclaim_steps_max, num_steps)

@@ -123,6 +123,7 @@ SCHEDULER_PAGE = np.dtype(
         ("schedule_time", histogram(STEP_BUCKETS_S)),  # next_plan + on_result
         ("cancel_reclaim", histogram(RECLAIM_BUCKETS_S)),
         ("cancel_reclaim_steps_max", np.int64),
+        ("last_reclaim_ns", np.int64),  # when a cancelled request's memory and row were free last
         ("ring_errors", np.uint64),  # gaps or checksum errors seen and resynchronized
         ("dropped_frames", np.uint64),  # undecodable frames
         ("num_replicas", np.int32),

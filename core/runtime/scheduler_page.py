@@ -23,6 +23,7 @@ BUCKETS = Buckets(LATENCY_BUCKETS_S, STEP_BUCKETS_S, RECLAIM_BUCKETS_S)
 COUNTERS = (
     "steps", "prompt_tokens", "cached_tokens", "generated_tokens", "prefix_queries_tokens",
     "prefix_hits_tokens", "preemptions", "recomputed_tokens", "cancel_reclaim_steps_max",
+    "last_reclaim_ns",
 )  # fmt: skip
 GAUGES = ("num_waiting", "waiting_tokens", "num_preempted", "num_running", "draining")
 HISTOGRAMS = (

@@ -316,7 +316,7 @@ class Scheduler:
         cancelled = self._cancelled.pop(request, None)
         if cancelled is not None:
             num_steps = self.replicas[cancelled.replica].acked_step - cancelled.acked_step
-            self.metering.count_reclaim(now_ns - cancelled.closed_ns, num_steps)
+            self.metering.count_reclaim(cancelled.closed_ns, now_ns, num_steps)
 
 
 def _status_of(rejection: Rejection) -> RequestStatus:

@@ -2,9 +2,9 @@
 
 One connection at a time is closed while the body is sent, while queued, in prefill, in decode, or
 while an answer without streaming is awaited; other streams keep the engine busy. The moment of
-reclaim is read from the scheduler's page on the board, whose clock is the client's too. A delay is
-held against the step that was running: "one step + 50 ms". Then many are closed at once, and
-nothing may be left.
+reclaim is read from the scheduler's page on the board, whose clock (CLOCK_MONOTONIC) is ours too.
+A delay is held against the longest step meanwhile, which the other streams show as their longest
+gap: "one step + 50 ms". Then many are closed at once, and nothing may be left.
 """
 
 import argparse
@@ -15,7 +15,8 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -52,8 +53,7 @@ class State:
     waiting: int
     running: int
     held_blocks: int
-    plan_sent_ns: int  # of the step in flight, 0 = none
-    last_step_ns: int
+    last_reclaim_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,34 +76,23 @@ class Board:
     def read(self) -> State:
         """Return what the page says now."""
         page = self._reader.read().page
-        replica = page["replicas"][0]
         return State(
             aborted=int(page["finished"][ABORTED]),
             reclaimed=int(page["cancel_reclaim"]["counts"].sum()),
             waiting=int(page["num_waiting"]),
             running=int(page["num_running"]),
-            held_blocks=int(replica["num_held_blocks"]),
-            plan_sent_ns=int(replica["plan_sent_ns"]),
-            last_step_ns=int(replica["last_step_ns"]),
+            held_blocks=int(page["replicas"][0]["num_held_blocks"]),
+            last_reclaim_ns=int(page["last_reclaim_ns"]),
         )
 
-    async def watch_reclaim(self, before: State, closed_ns: int, place: str) -> Delay | None:
-        """Return the delay until one more request is aborted and reclaimed; None if it never is."""
-        longest_ns = 0
-        state = before
-        step_start_ns = before.plan_sent_ns
-        deadline_ns = closed_ns + int(RECLAIM_S * 1e9)
-        while (now := time.monotonic_ns()) < deadline_ns:
-            seen = self.read()
-            if seen.last_step_ns != state.last_step_ns:
-                start_ns = step_start_ns or state.last_step_ns
-                longest_ns = max(longest_ns, seen.last_step_ns - start_ns)
-                step_start_ns = seen.plan_sent_ns
-            state = seen
-            if seen.aborted > before.aborted and seen.reclaimed > before.reclaimed:
-                return Delay(place, (now - closed_ns) / 1e6, longest_ns / 1e6)
-            await asyncio.sleep(0.001)
-        return None
+    async def reclaim_ns(self, before: State) -> int | None:
+        """Return when one more request than `before` was aborted and reclaimed; None = never."""
+
+        def is_reclaimed() -> bool:
+            now = self.read()
+            return now.aborted > before.aborted and now.reclaimed > before.reclaimed
+
+        return self.read().last_reclaim_ns if await wait_until(is_reclaimed, RECLAIM_S) else None
 
 
 class Connection:
@@ -144,7 +133,7 @@ class Connection:
 
 @dataclass(slots=True)
 class Closer:
-    """Closes connections at the places; `source` draws where exactly."""
+    """Closes connections at the places; `source` draws where exactly. `busy` are the others."""
 
     engine: Engine
     client: Client
@@ -152,6 +141,7 @@ class Closer:
     model: str
     prompts: Prompts
     source: random.Random
+    busy: list[Timeline] = field(default_factory=list)
 
     def body(self, prompt_tokens: int, stream: bool = True) -> dict[str, object]:
         """Return a request that would run for long."""
@@ -180,7 +170,16 @@ class Closer:
             await connection.read(self.source.randrange(200, 20_000))
         before = self.board.read()
         closed_ns = connection.close(abruptly=self.source.random() < 0.5)
-        return await self.board.watch_reclaim(before, closed_ns, place)
+        reclaim_ns = await self.board.reclaim_ns(before)
+        if reclaim_ns is None:
+            return None
+        step_ms = self._longest_step_ms(closed_ns / 1e9, reclaim_ns / 1e9)
+        return Delay(place, (reclaim_ns - closed_ns) / 1e6, step_ms)
+
+    def _longest_step_ms(self, start_s: float, end_s: float) -> float:
+        """Return the longest gap of the other streams that overlaps the time, ms."""
+        gaps = (gap for each in self.busy for gap in pairwise(each.chunk_s))
+        return 1e3 * max((b - a for a, b in gaps if a <= end_s and b >= start_s), default=0.0)
 
     async def _arrived(self, condition: Callable[[State], bool]) -> None:
         if not await wait_until(lambda: condition(self.board.read()), RECLAIM_S, 0.001):
@@ -205,22 +204,20 @@ class Closer:
         else:
             connection.close(abruptly=False)
 
-    async def keep_busy(self, streams: int, until: asyncio.Event) -> list[Timeline]:
+    async def keep_busy(self, streams: int, until: asyncio.Event) -> None:
         """Keep `streams` streams going; they must not notice anything."""
-        timelines: list[Timeline] = []
 
         async def one() -> None:
             while not until.is_set():
                 timeline = Timeline()
-                timelines.append(timeline)
+                self.busy.append(timeline)
                 await self.client.stream("/v1/completions", self.body(64), timeline)
 
         await asyncio.gather(*(one() for _ in range(streams)))
-        return timelines
 
 
-async def close_many(closer: Closer, place: str, count: int) -> tuple[list[Delay | None], int]:
-    """Close `count` connections at one place beside busy streams; return delays, stream errors."""
+async def close_many(closer: Closer, place: str, count: int) -> list[Delay | None]:
+    """Close `count` connections at one place beside busy streams."""
     streams = MAX_NUM_SEQS if place == "queued" else MAX_NUM_SEQS // 2
     done = asyncio.Event()
     busy = asyncio.create_task(closer.keep_busy(streams, done))
@@ -234,8 +231,8 @@ async def close_many(closer: Closer, place: str, count: int) -> tuple[list[Delay
                 delays.append(await closer.close_at(place))
     finally:
         done.set()
-        timelines = await busy
-    return delays, sum(1 for t in timelines if t.error)
+        await busy
+    return delays
 
 
 def delay_figures(delays: Sequence[Delay]) -> dict[str, Any]:
@@ -251,12 +248,9 @@ def delay_figures(delays: Sequence[Delay]) -> dict[str, Any]:
 async def measure(closer: Closer, connections: int) -> dict[str, Any]:
     """Close a fifth of the connections at each place, then as many again at once."""
     delays: list[Delay | None] = []
-    errors = 0
     for place in PLACES:
         print(f"cancel: {place}", file=sys.stderr)
-        some, failed = await close_many(closer, place, connections // len(PLACES))
-        delays += some
-        errors += failed
+        delays += await close_many(closer, place, connections // len(PLACES))
     await asyncio.gather(*(closer.close_in_burst() for _ in range(connections)))
     await wait_until(lambda: _is_idle(closer.board.read()), RECLAIM_S)
     left = closer.board.read()
@@ -272,7 +266,7 @@ async def measure(closer: Closer, connections: int) -> dict[str, Any]:
         "by_place": by_place,
         "burst": connections,
         "left": {"requests": left.waiting + left.running, "held_blocks": left.held_blocks},
-        "neighbours": {"errors": errors},
+        "neighbours": {"errors": sum(1 for each in closer.busy if each.error)},
     }
 
 
