@@ -31,11 +31,16 @@ class FakePort:
     sent: list[ToTokenizer] = field(default_factory=list)
     inbox: asyncio.Queue[ToHttp] = field(default_factory=asyncio.Queue)
     is_closed: bool = False
+    num_read: int = 0
     dropped_frames: int = 0
 
     async def receive(self, limit: int) -> list[Received[ToHttp]]:
-        """Return one message."""
-        return [Received(b"", await self.inbox.get())]
+        """Return one message; asking for the next one says that the last was taken in."""
+        if self.num_read:
+            self.inbox.task_done()
+        message = await self.inbox.get()
+        self.num_read += 1
+        return [Received(b"", message)]
 
     def send_nowait(self, message: ToTokenizer) -> bool:
         """Keep the message if there is room."""
@@ -86,10 +91,9 @@ class World:
 
     async def deliver(self, message: ToHttp, tokenizer: int = 0) -> None:
         """Let the client take in a message."""
-        self.ports[tokenizer].inbox.put_nowait(message)
-        while not self.ports[tokenizer].inbox.empty():
-            await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        inbox = self.ports[tokenizer].inbox
+        inbox.put_nowait(message)
+        await inbox.join()
 
     def cancels(self, tokenizer: int = 0) -> list[str]:
         """Return the operations whose cancellation was sent."""

@@ -21,7 +21,7 @@ a test's thread until a message has come.
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -289,7 +289,7 @@ class FakeEngine:
         ends = [script.chunk("", index, finish_reason) for script in scripts]
         self._send(Chunks([replace(end, rejection=rejection) for end in ends]))
 
-    def _spawn(self, flood: "asyncio.coroutines.Coroutine[None, None, None]") -> None:
+    def _spawn(self, flood: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(flood)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -55,7 +55,7 @@ def test_every_reason_has_an_answer() -> None:
 
 @pytest.mark.parametrize(("status", "reason"), CASES, ids=lambda value: str(value))
 def test_a_reason_has_its_status_type_and_code(status: int, reason: RejectionReason) -> None:
-    """Status and type follow from the reason, whose name is the code; what may be retried says when."""
+    """Status and type follow from the reason, whose name is the code; 429 and 503 say when."""
     error = from_rejection(Rejection(reason, retry_after_ms=1500, measured=3, threshold=2))
     body = orjson.loads(error.body())["error"]
     assert (error.status, body["type"], body["code"]) == (status, TYPES[status], reason.code)

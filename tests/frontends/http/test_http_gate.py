@@ -1,4 +1,4 @@
-"""Who gets in: hosts, origins, keys, classes, request ids. Pure parts and the routes behind them."""
+"""Who gets in: hosts, origins, keys, classes, request ids."""
 
 import hashlib
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def all_routes() -> list[Route]:
     return [route for route in router.routes if isinstance(route, Route)]
 
 
-ROUTES = [(sorted(route.methods or ())[-1], route.path) for route in all_routes()]
+ROUTES = [(max(route.methods or ()), route.path) for route in all_routes()]
 GUARDED = [route for route in ROUTES if route[1] not in OPEN_PATHS]
 
 
