@@ -35,7 +35,9 @@ DEFAULT_MODEL = EngineConfig().model
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `list`, `pull` and `path`."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(
+        dest="action", required=True, metavar="ACTION", help="what to do"
+    )
     for name, summary in (
         ("list", "list the known models"),
         ("pull", "download, check and convert a model, unless it is here"),

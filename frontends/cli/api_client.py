@@ -7,12 +7,21 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from http.client import HTTPConnection, HTTPException, HTTPResponse
+from typing import Protocol
 
 from core.terminal import CommandError
 
 CONNECT_TIMEOUT_S = 5.0
 SILENCE_TIMEOUT_S = 120.0  # keep-alive comments come more often than this
 MAX_LINE_BYTES = 1 << 20
+
+
+class LineSource(Protocol):
+    """A response that is read line by line."""
+
+    def readline(self, limit: int, /) -> bytes:
+        """Return the next line, or b"" at the end."""
+        ...
 
 
 class ApiClient:
@@ -72,7 +81,7 @@ class ApiClient:
         return response
 
 
-def events(response: HTTPResponse) -> Iterator[dict[str, object]]:
+def events(response: LineSource) -> Iterator[dict[str, object]]:
     """Yield each event of a stream until its end; an error event or a broken stream raises."""
     try:
         while line := response.readline(MAX_LINE_BYTES):

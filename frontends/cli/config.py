@@ -17,7 +17,9 @@ Without --config the defaults are used; --set and the shortcuts are applied on t
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `check`, `show` and `keys`."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(
+        dest="action", required=True, metavar="ACTION", help="what to do"
+    )
     for name, summary in (
         ("check", "say whether it is acceptable; exit code 2 if not"),
         ("show", "write all keys as TOML, or as JSON with --json"),

@@ -100,4 +100,4 @@ def actor() -> str:
         user = getpass.getuser()
     except (KeyError, OSError):
         user = str(os.getuid())
-    return f"ctl {user} pid {os.getpid()}"
+    return f"ctl {user}"

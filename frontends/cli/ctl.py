@@ -27,7 +27,9 @@ EXIT_CODES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare a sub-command for each control command."""
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", help="what to ask for"
+    )
     for command in COMMANDS.values():
         sub = commands.add_parser(
             command.name, help=command.summary, description=command_help(command)

@@ -1,0 +1,200 @@
+"""`headrace ctl` against admin workers that say what a test wants."""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+import zmq
+
+from ipc.control.declaration import Command, ReplyCode
+from ipc.control.registry import COMMANDS
+from ipc.messages import ControlCall, ControlReply
+from ipc.ports import Context, RouterPort
+from ipc.run_directory import RunDirectory
+from tests.support.cli import ESCAPE, assert_one_line, headrace
+from tests.support.control_rig import CALLS, REPLIES
+
+Answer = Callable[[ControlCall], ControlReply | None]
+POLL_MS = 20
+
+
+@dataclass
+class FakeWorker:
+    """One admin worker on a real socket, in a thread; None = it never answers."""
+
+    answer: Answer
+    calls: list[ControlCall] = field(default_factory=list)
+
+    @contextmanager
+    def serving(self, context: Context, url: str) -> Iterator[None]:
+        """Serve while the context is open."""
+        port: RouterPort[ControlCall, ControlReply] = RouterPort(context, url, CALLS, REPLIES)
+        is_over = threading.Event()
+        thread = threading.Thread(target=self._serve, args=(port, is_over))
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+            port.close()
+
+    def _serve(self, port: RouterPort[ControlCall, ControlReply], is_over: threading.Event) -> None:
+        while not is_over.is_set():
+            port.socket.poll(POLL_MS)
+            for received in port.receive(16):
+                self.calls.append(received.message)
+                reply = self.answer(received.message)
+                if reply is not None:
+                    port.send(reply, received.peer)
+
+
+@dataclass
+class FakeEngine:
+    """A run directory that this test process owns, with fake workers in it."""
+
+    directory: RunDirectory
+    key: str
+
+    @property
+    def name(self) -> str:
+        """Name for `--name`."""
+        return self.directory.name
+
+    @contextmanager
+    def with_workers(self, *answers: Answer) -> Iterator[list[FakeWorker]]:
+        """Serve with these workers."""
+        workers = [FakeWorker(answer) for answer in answers]
+        with ExitStack() as stack:
+            context: Context = stack.enter_context(zmq.Context())
+            for index, worker in enumerate(workers):
+                stack.enter_context(worker.serving(context, self.directory.admin_url(index)))
+            yield workers
+
+
+@pytest.fixture
+def engine() -> Iterator[FakeEngine]:
+    """Give an engine that is alive as long as this test."""
+    directory = RunDirectory.claim(f"test-ctl-{os.getpid()}")
+    try:
+        yield FakeEngine(directory, directory.write_admin_key())
+    finally:
+        directory.remove()
+
+
+def done(call: ControlCall) -> ControlReply:
+    """Answer that everything was done."""
+    return ControlReply(call.call_id, {"cancelled": 3})
+
+
+def never(call: ControlCall) -> None:
+    """Answer nothing."""
+
+
+def refuse(code: ReplyCode) -> Answer:
+    """Answer with an error."""
+    return lambda call: ControlReply(call.call_id, error="no, because", code=code)
+
+
+def test_no_engine_is_exit_code_3() -> None:
+    """The line says how to start one."""
+    run = headrace("ctl", "status", "--name", "nobody-has-this-name")
+    assert_one_line(run, 3)
+    assert "headrace serve --name nobody-has-this-name" in run.err
+
+
+@pytest.mark.parametrize("name", ["../x", "a b", "x" * 33, ""])
+def test_a_name_that_no_engine_can_have_is_a_usage_error(name: str) -> None:
+    """It is never used as a path."""
+    assert_one_line(headrace("ctl", "status", "--name", name), 2)
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
+def test_every_command_reaches_a_worker_with_the_key_of_the_run_directory(
+    engine: FakeEngine, command: Command
+) -> None:
+    """The command line has all declared commands, and finds the key by itself."""
+    needed = ["1"] if any(argument.positional for argument in command.arguments) else []
+    confirmed = ["--yes"] if command.confirm else []
+    with engine.with_workers(done) as (worker,):
+        run = headrace("ctl", command.name, *needed, "--name", engine.name, *confirmed)
+    assert (run.code, run.err) == (0, "")
+    (call,) = worker.calls
+    assert (call.command, call.key) == (command.name, engine.key)
+    assert call.actor.startswith("ctl ")
+    command.check(call.args)
+
+
+def test_a_result_is_lines_or_json(engine: FakeEngine) -> None:
+    """Without colour in a pipe; JSON is the result as the worker gave it."""
+    arguments = ["ctl", "cancel", "cmpl-1", "--yes", "--name", engine.name]
+    with engine.with_workers(done) as (worker,):
+        lines = headrace(*arguments)
+        as_json = headrace(*arguments, "--json")
+    assert lines.out == "cancelled  3\n"
+    assert ESCAPE not in lines.out
+    assert json.loads(as_json.out) == {"cancelled": 3}
+    assert [call.args for call in worker.calls] == [{"request": "cmpl-1"}] * 2
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [(ReplyCode.NOT_CONFIRMED, 1), (ReplyCode.FORBIDDEN, 1), (ReplyCode.BAD_ARGUMENT, 2)],
+)
+def test_an_error_of_the_worker_is_one_line(
+    engine: FakeEngine, code: ReplyCode, exit_code: int
+) -> None:
+    """With --json too: stdout has data only if there is some."""
+    with engine.with_workers(refuse(code)):
+        run = headrace("ctl", "requests", "--json", "--name", engine.name)
+    assert_one_line(run, exit_code)
+    assert run.err == "error: no, because\n"
+
+
+def test_a_silent_worker_is_passed_over(engine: FakeEngine) -> None:
+    """The next one is asked after a second."""
+    with engine.with_workers(never, done) as (first, second):
+        run = headrace("ctl", "cancel", "x", "--yes", "--name", engine.name)
+    assert run.code == 0
+    assert len(first.calls) == len(second.calls) == 1
+
+
+def test_when_no_worker_answers_the_operation_failed(engine: FakeEngine) -> None:
+    """The engine runs, so this is not exit code 3."""
+    with engine.with_workers(never):
+        run = headrace("ctl", "status", "--name", engine.name)
+    assert_one_line(run, 1)
+    assert "none of its 1 admin workers answers" in run.err
+
+
+def test_a_dangerous_command_needs_yes_without_a_terminal(engine: FakeEngine) -> None:
+    """Nothing is sent before somebody has agreed."""
+    with engine.with_workers(done) as (worker,):
+        run = headrace("ctl", "shutdown", "--name", engine.name)
+    assert_one_line(run, 2)
+    assert f"Stop engine {engine.name}?" in run.err
+    assert worker.calls == []
+
+
+def test_wrong_arguments_are_refused_before_an_engine_is_looked_for() -> None:
+    """Usage comes first, so the answer is the same whatever runs."""
+    assert_one_line(headrace("ctl", "cancel", "--name", "nobody"), 2)
+    assert_one_line(headrace("ctl", "shutdown", "--drain", "-1", "--name", "nobody"), 2)
+
+
+def test_a_configured_admin_key_comes_from_the_environment(engine: FakeEngine) -> None:
+    """Where the engine wrote no key of its own, the line says what to set."""
+    (engine.directory.path / "admin.key").unlink()
+    with engine.with_workers(done) as (worker,):
+        without = headrace("ctl", "requests", "--name", engine.name)
+        given = headrace(
+            "ctl", "requests", "--name", engine.name, env={"HEADRACE_ADMIN_KEY": "mine"}
+        )
+    assert_one_line(without, 1)
+    assert "HEADRACE_ADMIN_KEY" in without.err
+    assert given.code == 0
+    assert [call.key for call in worker.calls] == ["mine"]
