@@ -16,9 +16,9 @@ REPEAT_NS = 200 * NS_PER_MS
 
 
 class Drain:
-    """One drain of the whole engine, until nothing is left or `deadline_ns`."""
+    """The way to the scheduler, connected from the start so that a drain is heard at once."""
 
-    def __init__(self, context: Context, stage: Stage, deadline_ns: int) -> None:
+    def __init__(self, context: Context, stage: Stage) -> None:
         segment = stage.segments[stage.directory.board("scheduler")]
         self._page = BoardReader(segment, SCHEDULER_PAGE)
         self._port: DealerPort[ControlReply, ControlCall] = DealerPort(
@@ -28,11 +28,22 @@ class Drain:
             Codec[ControlReply](ControlReply),
             Codec[ControlCall](ControlCall),
         )
-        self._deadline_ns = deadline_ns
+        self._deadline_ns: int | None = None
         self._asked_ns = 0
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the engine waits for its running requests."""
+        return self._deadline_ns is not None
+
+    def begin(self, deadline_ns: int) -> None:
+        """Refuse new requests, and wait for the others until `deadline_ns`."""
+        self._deadline_ns = deadline_ns
+
     def is_done(self, now_ns: int) -> bool:
-        """Ask again until the scheduler drains; True = no request is left, or it is too late."""
+        """Ask until the scheduler drains; True = no request is left, or it is too late."""
+        if self._deadline_ns is None:
+            return False
         if now_ns >= self._deadline_ns:
             return True
         page = self._page.read().page

@@ -93,7 +93,7 @@ class Supervisor:
         self._signals: list[int] = []
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._calls = SupervisorCalls(self._context, stage.directory)
-        self._drain: Drain | None = None
+        self._drain = Drain(self._context, stage)
         self._is_fast_exit = False
         self._poller = zmq.Poller()
         self._poller.register(self._calls.socket, zmq.POLLIN)
@@ -115,7 +115,7 @@ class Supervisor:
         if now_ns - self._last_turn_ns > PAUSE_TICKS * self._tick_ns:
             self.tree.on_pause(now_ns - self._last_turn_ns, now_ns)
         self._last_turn_ns = now_ns
-        self._line.stamp(HeartbeatState.DRAINING if self._drain else HeartbeatState.IDLE, now_ns)
+        self._line.stamp(self._state(), now_ns)
         self._take_signals(now_ns)
         self._take_calls(now_ns)
         self._collect_exits(now_ns)
@@ -143,8 +143,7 @@ class Supervisor:
         for process in self._processes.values():
             process.wait(JANITOR_WAIT_S)
             process.close()
-        if self._drain is not None:
-            self._drain.close()
+        self._drain.close()
         self._calls.close()
         self._context.term()
         self._bell.close()
@@ -158,13 +157,16 @@ class Supervisor:
         self._page.is_stopping = True
         self._page.publish(self.tree, self._pids(), now_ns)
         if self.tree.was_ready and drain_ns > 0 and self.tree.phase is Phase.RUNNING:
-            self._drain = Drain(self._context, self._stage, now_ns + drain_ns)
+            self._drain.begin(now_ns + drain_ns)
         else:
             self._act(self.tree.shutdown(now_ns))
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals.append(number)
         self._bell.ring()
+
+    def _state(self) -> HeartbeatState:
+        return HeartbeatState.DRAINING if self._drain.is_running else HeartbeatState.IDLE
 
     def _timeout_ms(self) -> int:
         timer_ns = self.tree.next_timer_ns()
@@ -213,9 +215,7 @@ class Supervisor:
             self._act(self.tree.on_beat(child_id, known, now_ns))
 
     def _look_at_drain(self, now_ns: int) -> None:
-        if self._drain is not None and self._drain.is_done(now_ns):
-            self._drain.close()
-            self._drain = None
+        if self.tree.phase is Phase.RUNNING and self._drain.is_done(now_ns):
             self._act(self.tree.shutdown(now_ns))
 
     def _act(self, actions: list[Action]) -> None:

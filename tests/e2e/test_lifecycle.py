@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.e2e.conftest import SIMULATED
@@ -17,6 +16,7 @@ from tests.support.engine import (
     engine_environment,
     running_engine,
     serve_command,
+    still_running,
     unique_name,
     wait_until,
 )
@@ -27,20 +27,12 @@ CLEAN_UP_S = 2.0
 REFUSAL_TIMEOUT_S = 30.0
 
 
-def processes_of(engine: Engine) -> list[psutil.Process]:
-    """Return the supervisor and all its children."""
-    supervisor = psutil.Process(engine.pid)
-    return [supervisor, *supervisor.children(recursive=True)]
-
-
-def assert_nothing_left(engine: Engine, processes: Sequence[psutil.Process], port: int) -> None:
+def assert_nothing_left(engine: Engine, pids: Sequence[int], port: int) -> None:
     """No process, no file and no listener of the engine is left within the allowed time."""
-    gone, alive = psutil.wait_procs(processes, CLEAN_UP_S)
-    assert not alive, alive
+    assert still_running(pids, CLEAN_UP_S) == []
     wait_until(lambda: not engine.path.exists(), "the run directory to go", CLEAN_UP_S)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=5)
-    assert gone
 
 
 def refused(home: Path, model: Path, overrides: Sequence[str], name: str = "") -> tuple[int, str]:
@@ -70,18 +62,18 @@ def test_it_serves_and_ends_with_zero_on_sigterm(tmp_path: Path, tiny_model: Pat
     with running_engine(tmp_path, tiny_model, SIMULATED) as engine:
         body = engine.client().complete("hello", max_tokens=5, ignore_eos=True)
         assert body["usage"]["completion_tokens"] == 5
-        processes, port = processes_of(engine), engine.ports.http_port
+        pids, port = engine.pids(), engine.ports.http_port
         assert engine.stop() == 0
-        assert_nothing_left(engine, processes, port)
+        assert_nothing_left(engine, pids, port)
 
 
 def test_nothing_is_left_of_a_killed_supervisor(tmp_path: Path, tiny_model: Path) -> None:
     """After kill -9 the janitor and the kernel end everything, and the next start works."""
     with running_engine(tmp_path, tiny_model, SIMULATED) as engine:
-        processes, port = processes_of(engine), engine.ports.http_port
+        pids, port = engine.pids(), engine.ports.http_port
         engine.process.kill()
         engine.process.wait()
-        assert_nothing_left(engine, processes, port)
+        assert_nothing_left(engine, pids, port)
     with running_engine(tmp_path, tiny_model, SIMULATED, name=engine.name) as again:
         assert again.client().get("/health/ready").status == 200
 
@@ -91,11 +83,11 @@ def test_a_stopped_child_is_ended_with_a_killed_supervisor(
 ) -> None:
     """A SIGSTOPped executor hears nothing, and still does not outlive the engine."""
     with running_engine(tmp_path, tiny_model, SIMULATED) as engine:
-        processes, port = processes_of(engine), engine.ports.http_port
+        pids, port = engine.pids(), engine.ports.http_port
         engine.kill_child("executor.0.0", signal.SIGSTOP)
         engine.process.kill()
         engine.process.wait()
-        assert_nothing_left(engine, processes, port)
+        assert_nothing_left(engine, pids, port)
 
 
 def test_a_stale_run_directory_is_swept(tmp_path: Path, tiny_model: Path) -> None:

@@ -179,6 +179,10 @@ class Engine:
         segment = Segment.open(self.directory.board("scheduler"), readonly=True)
         return BoardReader(segment, SCHEDULER_PAGE).read()
 
+    def pids(self) -> list[int]:
+        """Return the pids of the supervisor and all its children."""
+        return [self.pid, *(row.pid for row in self.children().values() if row.pid)]
+
     def kill_child(self, child_id: str, number: signal.Signals = signal.SIGKILL) -> ChildRow:
         """Signal a child by the pid on the page; return the row as it was before."""
         row = self.children()[child_id]
@@ -213,6 +217,21 @@ def wait_until(
     while not condition():
         assert time.monotonic() < deadline_s, f"still waiting for {what} after {timeout_s} s"
         time.sleep(POLL_S)
+
+
+def still_running(pids: Sequence[int], timeout_s: float) -> list[int]:
+    """Return those of `pids` whose processes have not ended within `timeout_s`."""
+    deadline_s = time.monotonic() + timeout_s
+    alive = []
+    for pid in pids:
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        left_s = max(deadline_s - time.monotonic(), 0)
+        alive += [pid] if not select.select([pidfd], [], [], left_s)[0] else []
+        os.close(pidfd)
+    return alive
 
 
 def serve_command(name: str, model: Path, overrides: Sequence[str]) -> list[str]:

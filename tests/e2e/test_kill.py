@@ -1,0 +1,194 @@
+"""kill -9 of every kind of child under streaming load: what the restart table promises.
+
+How: the same seeded requests run once undisturbed and once with a kill in the middle; what clients
+were told must be equal, or end with an error that says to try again.
+"""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.engine import Engine, Json, running_engine, wait_until
+from tests.support.streams import Stream, join, start_streams, wait_for_tokens
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+NUM_TOKENS = 100
+BODIES: list[Json] = [
+    {
+        "prompt": "once upon a time " * (1 + 3 * k),
+        "max_tokens": NUM_TOKENS,
+        "seed": k,
+        "temperature": 1.0,
+        "ignore_eos": True,
+        "return_token_ids": True,
+    }
+    for k in range(5)
+]
+KINDS = {
+    "simulated": ("engine.executor=simulated", "engine.simulated_step_us=5000"),
+    "local": ("engine.executor=local", "engine.dtype=float32"),
+}
+
+
+@pytest.fixture(scope="module", params=sorted(KINDS))
+def engine(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny_model: Path
+) -> Iterator[Engine]:
+    """Return an engine that survives all kills of this module."""
+    overrides = [*KINDS[request.param], "supervision.intensity=100"]
+    with running_engine(tmp_path_factory.mktemp("home"), tiny_model, overrides) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def undisturbed(engine: Engine) -> list[list[int]]:
+    """Return the token ids of all requests when nothing happens."""
+    streams = join(start_streams(engine.client(), BODIES))
+    assert all(len(stream.token_ids) == NUM_TOKENS for stream in streams)
+    return [stream.token_ids for stream in streams]
+
+
+def kill_under_load(engine: Engine, child_id: str) -> list[Stream]:
+    """Kill a child while all streams run; return them after their end, the child serving again."""
+    streams = start_streams(engine.client(), BODIES)
+    wait_for_tokens(streams, 5)
+    row = engine.kill_child(child_id)
+    join(streams)
+    engine.wait_restarted(child_id, row.epoch)
+    wait_until(lambda: engine.client().get("/health/ready").status == 200, "readiness")
+    return streams
+
+
+def assert_intact(streams: list[Stream], undisturbed: list[list[int]]) -> None:
+    """Every stream came to its end with the tokens of the undisturbed run."""
+    assert [stream.error for stream in streams] == [None] * len(streams)
+    assert [stream.token_ids for stream in streams] == undisturbed
+    assert {stream.finish_reason for stream in streams} == {"length"}
+
+
+def assert_serves(engine: Engine, undisturbed: list[list[int]]) -> None:
+    """The engine answers as if nothing had been."""
+    assert_intact(join(start_streams(engine.client(), BODIES)), undisturbed)
+
+
+@pytest.mark.parametrize("child_id", ["executor.0.0", "scheduler", "admin.0", "janitor"])
+def test_streams_go_on_after_the_death_of(
+    child_id: str, engine: Engine, undisturbed: list[list[int]]
+) -> None:
+    """No token is lost, doubled or changed."""
+    assert_intact(kill_under_load(engine, child_id), undisturbed)
+
+
+def test_streams_end_with_a_retryable_error_when_their_tokenizer_dies(
+    engine: Engine, undisturbed: list[list[int]]
+) -> None:
+    """What was delivered is a prefix of the truth; the next requests are served."""
+    for stream, expected in zip(kill_under_load(engine, "tokenizer.0"), undisturbed, strict=True):
+        assert stream.error is not None
+        assert stream.error["code"] == "engine_restarted"
+        assert stream.token_ids == expected[: len(stream.token_ids)]
+    assert_serves(engine, undisturbed)
+
+
+def test_streams_break_off_when_their_http_process_dies(
+    engine: Engine, undisturbed: list[list[int]]
+) -> None:
+    """The scheduler frees what the streams held, and the next requests are served."""
+    for stream, expected in zip(kill_under_load(engine, "http.0"), undisturbed, strict=True):
+        assert stream.is_broken or not stream.finish_reason
+        assert stream.token_ids == expected[: len(stream.token_ids)]
+    wait_until(lambda: int(engine.scheduler_page().page["num_running"]) == 0, "the rows to be free")
+    assert_serves(engine, undisturbed)
+
+
+def test_a_stopped_executor_fails_progress_and_is_replaced(
+    tmp_path: Path, tiny_model: Path
+) -> None:
+    """Progress health says 503 while it hangs, and after the step timeout the streams go on."""
+    overrides = [
+        *KINDS["simulated"],
+        "supervision.step_timeout_ms=1500",
+        "supervision.progress_limit_ms=300",
+        "supervision.hang_timeout_ms=1500",
+    ]
+    with running_engine(tmp_path, tiny_model, overrides) as engine:
+        streams = start_streams(engine.client(), BODIES)
+        wait_for_tokens(streams, 5)
+        row = engine.kill_child("executor.0.0", signal.SIGSTOP)
+        client = engine.client()
+        wait_until(lambda: client.get("/health/progress").status == 503, "progress to fail")
+        assert client.get("/health/live").status == 200
+        assert engine.children()["executor.0.0"].pid == row.pid
+        engine.wait_restarted("executor.0.0", row.epoch)
+        join(streams)
+        assert {stream.finish_reason for stream in streams} == {"length"}
+        assert "executor.0.0" in engine.log_text()
+
+
+def test_a_stopped_supervisor_kills_nobody_when_it_goes_on(
+    tmp_path: Path, tiny_model: Path
+) -> None:
+    """Its own pause is no proof of anybody's death."""
+    overrides = [*KINDS["simulated"], "supervision.hang_timeout_ms=300"]
+    with running_engine(tmp_path, tiny_model, overrides) as engine:
+        before = engine.children()
+        engine.process.send_signal(signal.SIGSTOP)
+        streams = join(start_streams(engine.client(), BODIES))
+        engine.process.send_signal(signal.SIGCONT)
+        assert {stream.finish_reason for stream in streams} == {"length"}
+        join(start_streams(engine.client(), BODIES))
+        assert engine.children() == before
+
+
+def test_a_crash_loop_ends_the_engine_loudly(tmp_path: Path, tiny_model: Path) -> None:
+    """One death more than the intensity: the streams hear of it, the exit code is not zero, and the
+    log says who.
+    """
+    overrides = [
+        *KINDS["simulated"],
+        "supervision.intensity=1",
+        "scheduler.poison_crashes=9",
+    ]
+    with running_engine(tmp_path, tiny_model, overrides) as engine:
+        streams = start_streams(engine.client(), BODIES)
+        wait_for_tokens(streams, 5)
+        row = engine.kill_child("executor.0.0")
+        engine.wait_restarted("executor.0.0", row.epoch)
+        engine.kill_child("executor.0.0")
+        for stream in join(streams):
+            assert stream.error is not None
+            assert stream.error["code"] == "no_replica"
+        assert engine.process.wait(10) == 70
+        assert "executor.0.0 is given up" in engine.log_text()
+        assert not engine.path.exists()
+
+
+def test_sigterm_lets_running_streams_finish(tmp_path: Path, tiny_model: Path) -> None:
+    """New requests get 503 at once, running ones come to their end, the exit code is zero."""
+    with running_engine(tmp_path, tiny_model, KINDS["simulated"]) as engine:
+        client = engine.client()
+        streams = start_streams(client, BODIES)
+        wait_for_tokens(streams, 5)
+        engine.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: client.get("/health/ready").status == 503, "readiness to go")
+        late = {"prompt": "late", "max_tokens": 1}
+        wait_until(lambda: client.post("/v1/completions", late).status == 503, "a refusal")
+        assert {stream.finish_reason for stream in join(streams)} == {"length"}
+        assert engine.process.wait(10) == 0
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path, tiny_model: Path) -> None:
+    """Nothing is waited for any more, and nothing is left."""
+    with running_engine(tmp_path, tiny_model, KINDS["simulated"]) as engine:
+        endless = [{**BODIES[0], "max_tokens": 400}]
+        streams = start_streams(engine.client(), endless)
+        wait_for_tokens(streams, 5)
+        engine.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: engine.client().get("/health/ready").status == 503, "the first signal")
+        engine.process.send_signal(signal.SIGTERM)
+        assert engine.process.wait(10) == 130
+        assert not join(streams)[0].finish_reason
+        assert not engine.path.exists()
