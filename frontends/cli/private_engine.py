@@ -10,17 +10,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from core.terminal import CommandError, ExitCode
 from frontends.cli.api_client import ApiClient
 from ipc.errors import RunDirectoryError
-from ipc.run_directory import RunDirectory
+from ipc.run_directory import RunDirectory, list_engines
 
 START_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 10.0
 POLL_S = 0.05
+PREFIX = "generate-"
 MODULE = "frontends.cli.bound_engine"
 
 
@@ -30,7 +31,8 @@ def private_engine(arguments: list[str], status: Callable[[str], None]) -> Itera
 
     Raises CommandError with the engine's own last word if it does not start.
     """
-    name = f"generate-{os.getpid()}"
+    sweep_dead()
+    name = f"{PREFIX}{os.getpid()}"
     private = ["--set", f'name="{name}"', "--set", "http.port=0", "--set", "admin.port=0"]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
@@ -44,6 +46,17 @@ def private_engine(arguments: list[str], status: Callable[[str], None]) -> Itera
             yield wait_until_ready(process, name, log.fileno(), status)
         finally:
             stop(process)
+
+
+def sweep_dead(base: Path | None = None) -> None:
+    """Remove what engines like ours left that were killed before they had a janitor.
+
+    Their names are never used again, so nobody else would.
+    """
+    for engine in list_engines(base):
+        if engine.name.startswith(PREFIX) and not engine.is_alive:
+            with suppress(RunDirectoryError):  # another command was faster
+                RunDirectory.attach(engine.path).remove()
 
 
 def wait_until_ready(

@@ -11,7 +11,7 @@ from core.config import HeadraceConfig
 from core.config_docs import key_descriptions
 from core.config_file import config_to_json, key_paths, load_config
 from frontends.cli.config_flags import SERVE_SHORTCUTS, Shortcut, config_arguments, override
-from tests.support.cli import assert_one_line, headrace
+from tests.support.cli import assert_one_line, inside
 
 
 def test_every_key_has_a_description() -> None:
@@ -42,15 +42,15 @@ def test_the_choice_of_a_configuration_survives_the_way_to_another_process() -> 
 
 def test_check_accepts_the_defaults() -> None:
     """No file is a configuration too."""
-    assert headrace("config", "check").code == 0
-    assert json.loads(headrace("config", "check", "--json").out) == {"ok": True}
+    assert inside("config", "check").code == 0
+    assert json.loads(inside("config", "check", "--json").out) == {"ok": True}
 
 
 def test_check_names_the_key_and_the_nearest_one(tmp_path: Path) -> None:
     """A typing error in a file is one line, and exit code 2."""
     path = tmp_path / "x.toml"
     path.write_text("[engine]\nreplcas = 2\n")
-    run = headrace("config", "check", "--config", str(path))
+    run = inside("config", "check", "--config", str(path))
     assert_one_line(run, 2)
     assert "engine.replcas" in run.err
     assert "engine.replicas" in run.err
@@ -58,7 +58,7 @@ def test_check_names_the_key_and_the_nearest_one(tmp_path: Path) -> None:
 
 def test_check_as_json_has_the_faults_on_stdout() -> None:
     """Programs get the verdict as data, with the same exit code."""
-    run = headrace("config", "check", "--json", "--set", "engine.replicas=99")
+    run = inside("config", "check", "--json", "--set", "engine.replicas=99")
     assert run.code == 2
     assert run.err == ""
     verdict = json.loads(run.out)
@@ -69,8 +69,8 @@ def test_check_as_json_has_the_faults_on_stdout() -> None:
 def test_show_writes_what_can_be_read_again() -> None:
     """TOML and JSON say the same, overrides and shortcuts included."""
     arguments = ["config", "show", "--set", "engine.max_num_seqs=7", "--port", "1234"]
-    toml = tomllib.loads(headrace(*arguments).out)
-    shown = json.loads(headrace(*arguments, "--json").out)
+    toml = tomllib.loads(inside(*arguments).out)
+    shown = json.loads(inside(*arguments, "--json").out)
     config = msgspec.convert(toml, HeadraceConfig)
     assert (config.engine.max_num_seqs, config.http.port) == (7, 1234)
     assert json.loads(config_to_json(config)) == shown
@@ -78,6 +78,6 @@ def test_show_writes_what_can_be_read_again() -> None:
 
 def test_a_missing_file_is_one_line() -> None:
     """With the path in it."""
-    run = headrace("config", "show", "--config", "/nowhere.toml")
+    run = inside("config", "show", "--config", "/nowhere.toml")
     assert_one_line(run, 2)
     assert "/nowhere.toml" in run.err

@@ -15,7 +15,7 @@ from ipc.control.registry import COMMANDS
 from ipc.messages import ControlCall, ControlReply
 from ipc.ports import Context, RouterPort
 from ipc.run_directory import RunDirectory
-from tests.support.cli import ESCAPE, assert_one_line, headrace
+from tests.support.cli import ESCAPE, assert_one_line, headrace, inside
 from tests.support.control_rig import CALLS, REPLIES
 
 Answer = Callable[[ControlCall], ControlReply | None]
@@ -110,7 +110,7 @@ def test_no_engine_is_exit_code_3() -> None:
 @pytest.mark.parametrize("name", ["../x", "a b", "x" * 33, ""])
 def test_a_name_that_no_engine_can_have_is_a_usage_error(name: str) -> None:
     """It is never used as a path."""
-    assert_one_line(headrace("ctl", "status", "--name", name), 2)
+    assert_one_line(inside("ctl", "status", "--name", name), 2)
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
@@ -121,7 +121,7 @@ def test_every_command_reaches_a_worker_with_the_key_of_the_run_directory(
     needed = ["1"] if any(argument.positional for argument in command.arguments) else []
     confirmed = ["--yes"] if command.confirm else []
     with engine.with_workers(done) as (worker,):
-        run = headrace("ctl", command.name, *needed, "--name", engine.name, *confirmed)
+        run = inside("ctl", command.name, *needed, "--name", engine.name, *confirmed)
     assert (run.code, run.err) == (0, "")
     (call,) = worker.calls
     assert (call.command, call.key) == (command.name, engine.key)
@@ -133,8 +133,8 @@ def test_a_result_is_lines_or_json(engine: FakeEngine) -> None:
     """Without colour in a pipe; JSON is the result as the worker gave it."""
     arguments = ["ctl", "cancel", "cmpl-1", "--yes", "--name", engine.name]
     with engine.with_workers(done) as (worker,):
-        lines = headrace(*arguments)
-        as_json = headrace(*arguments, "--json")
+        lines = inside(*arguments)
+        as_json = inside(*arguments, "--json")
     assert lines.out == "cancelled  3\n"
     assert ESCAPE not in lines.out
     assert json.loads(as_json.out) == {"cancelled": 3}
@@ -150,7 +150,7 @@ def test_an_error_of_the_worker_is_one_line(
 ) -> None:
     """With --json too: stdout has data only if there is some."""
     with engine.with_workers(refuse(code)):
-        run = headrace("ctl", "requests", "--json", "--name", engine.name)
+        run = inside("ctl", "requests", "--json", "--name", engine.name)
     assert_one_line(run, exit_code)
     assert run.err == "error: no, because\n"
 
@@ -158,7 +158,7 @@ def test_an_error_of_the_worker_is_one_line(
 def test_a_silent_worker_is_passed_over(engine: FakeEngine) -> None:
     """The next one is asked after a second."""
     with engine.with_workers(never, done) as (first, second):
-        run = headrace("ctl", "cancel", "x", "--yes", "--name", engine.name)
+        run = inside("ctl", "cancel", "x", "--yes", "--name", engine.name)
     assert run.code == 0
     assert len(first.calls) == len(second.calls) == 1
 
@@ -166,7 +166,7 @@ def test_a_silent_worker_is_passed_over(engine: FakeEngine) -> None:
 def test_when_no_worker_answers_the_operation_failed(engine: FakeEngine) -> None:
     """The engine runs, so this is not exit code 3."""
     with engine.with_workers(never):
-        run = headrace("ctl", "status", "--name", engine.name)
+        run = inside("ctl", "status", "--name", engine.name)
     assert_one_line(run, 1)
     assert "none of its 1 admin workers answers" in run.err
 
@@ -174,7 +174,7 @@ def test_when_no_worker_answers_the_operation_failed(engine: FakeEngine) -> None
 def test_a_dangerous_command_needs_yes_without_a_terminal(engine: FakeEngine) -> None:
     """Nothing is sent before somebody has agreed."""
     with engine.with_workers(done) as (worker,):
-        run = headrace("ctl", "shutdown", "--name", engine.name)
+        run = inside("ctl", "shutdown", "--name", engine.name)
     assert_one_line(run, 2)
     assert f"Stop engine {engine.name}?" in run.err
     assert worker.calls == []
@@ -182,15 +182,15 @@ def test_a_dangerous_command_needs_yes_without_a_terminal(engine: FakeEngine) ->
 
 def test_wrong_arguments_are_refused_before_an_engine_is_looked_for() -> None:
     """Usage comes first, so the answer is the same whatever runs."""
-    assert_one_line(headrace("ctl", "cancel", "--name", "nobody"), 2)
-    assert_one_line(headrace("ctl", "shutdown", "--drain", "-1", "--name", "nobody"), 2)
+    assert_one_line(inside("ctl", "cancel", "--name", "nobody"), 2)
+    assert_one_line(inside("ctl", "shutdown", "--drain", "-1", "--name", "nobody"), 2)
 
 
 def test_a_configured_admin_key_comes_from_the_environment(engine: FakeEngine) -> None:
     """Where the engine wrote no key of its own, the line says what to set."""
     (engine.directory.path / "admin.key").unlink()
     with engine.with_workers(done) as (worker,):
-        without = headrace("ctl", "requests", "--name", engine.name)
+        without = inside("ctl", "requests", "--name", engine.name)
         given = headrace(
             "ctl", "requests", "--name", engine.name, env={"HEADRACE_ADMIN_KEY": "mine"}
         )

@@ -14,6 +14,7 @@ import pytest
 
 from frontends.cli.api_client import events
 from frontends.cli.generate import text_of
+from frontends.cli.private_engine import sweep_dead
 from ipc.run_directory import Ports, RunDirectory, list_engines
 from tests.support.cli import HEADRACE, Run, assert_one_line, headrace
 from tests.support.fake_openai import FakeServer, decode, encode, encode_chat, next_id
@@ -148,10 +149,12 @@ ENGINE = ("--set", "engine.executor=simulated", "--set", "engine.num_kv_blocks=6
 def test_without_a_running_engine_one_is_started_and_leaves_nothing(tmp_path: Path) -> None:
     """All real processes, for one prompt; afterwards there is no process and no directory."""
     model = write_tiny_model(tmp_path / "tiny")
-    run = headrace("generate", "hi", "--model", str(model), *ENGINE, "--max-tokens", "4", "--json")
-    assert (run.code, run.err) == (0, "")
-    assert json.loads(run.out)["usage"]["completion_tokens"] >= 1
-    assert [e.name for e in list_engines() if e.name.startswith("generate-")] == []
+    command = [*HEADRACE, "generate", "hi", "--model", str(model), *ENGINE, "--max-tokens", "4"]
+    process = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, b"")
+    assert json.loads(out)["usage"]["completion_tokens"] >= 1
+    assert f"generate-{process.pid}" not in [engine.name for engine in list_engines()]
 
 
 @pytest.mark.slow
@@ -171,6 +174,16 @@ def test_a_killed_generate_takes_its_engine_with_it(tmp_path: Path) -> None:
         assert ended(pidfd)
     finally:
         os.close(pidfd)
+    sweep_dead()
+    assert name not in [engine.name for engine in list_engines()]
+
+
+def test_a_live_engine_of_the_same_kind_is_not_swept(tmp_path: Path) -> None:
+    """Only what a dead one left is removed."""
+    alive = RunDirectory.claim("generate-1", tmp_path / "base")
+    sweep_dead(tmp_path / "base")
+    assert [engine.name for engine in list_engines(tmp_path / "base")] == ["generate-1"]
+    alive.remove()
 
 
 def owner_pid(name: str) -> int | None:
