@@ -22,7 +22,6 @@ from core.scheduler.settings import EngineSettings
 from core.simulation.modelled_executor import ModelledExecutor, NextToken, StepModel, hashed_token
 from core.simulation.virtual_clock import VirtualClock
 
-ARENA_TOKENS = 1 << 22
 MAX_TENANTS = 64
 BUCKETS = Buckets((0.3, 1.0, 10.0, 100.0), (0.001, 0.01, 0.1, 1.0), (0.001, 0.01, 0.1, 1.0))
 
@@ -57,6 +56,7 @@ class SimulatedEngine:
         model: StepModel | None = None,
         next_token: NextToken = hashed_token,
         vocab_size: int = 50_000,
+        arena_tokens: int = 1 << 22,
     ) -> None:
         """Build the engine; no executor is up yet."""
         self.settings = settings
@@ -65,7 +65,7 @@ class SimulatedEngine:
         dtype = row_dtype(settings.max_blocks_per_seq)
         self.rows = [np.zeros(settings.num_rows, dtype) for _ in range(num_replicas)]
         self.core = EngineCore(settings, self.rows, self.metering)
-        self.arenas = {t: np.full(ARENA_TOKENS, -1, np.int32) for t in range(num_tokenizers)}
+        self.arenas = {t: np.full(arena_tokens, -1, np.int32) for t in range(num_tokenizers)}
         self.transcripts: dict[int, Transcript] = {}
         self.num_blocks = num_blocks
         self.executors: list[ModelledExecutor | None] = [None] * num_replicas
@@ -113,7 +113,7 @@ class SimulatedEngine:
         """Lay a prompt into a new span and return its request, arriving now."""
         length = len(prompt) + max_tokens
         start = self._free_from[tokenizer]
-        if start + length > ARENA_TOKENS:
+        if start + length > len(self.arenas[tokenizer]):
             start = 0
         self._free_from[tokenizer] = start + length
         span = self.arenas[tokenizer][start : start + length]
