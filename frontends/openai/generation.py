@@ -176,11 +176,13 @@ class Stream:
         await self._exchange.start(200, EVENT_STREAM, [*STREAM_HEADERS, *started])
 
     async def _send(self, events: list[Event]) -> bool:
-        """Send what `events` say in one write, or a comment; False = that was the last."""
-        parts = [self._bytes_of(got) for got in events] if events else [KEEP_ALIVE]
+        """Send what `events` say in one write; False = that was the last."""
+        parts = [self._bytes_of(got) for got in events]
         is_last = self._failure is not None or self._num_open == 0
         if is_last:
             parts.append(self._ending())
+        elif not events or not self._is_open:
+            parts.append(KEEP_ALIVE)
         data = b"".join(parts)
         if data:
             await self._exchange.write(data, more=not is_last)

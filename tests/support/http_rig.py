@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,7 @@ class HttpRig:
     directory: DirectorySnapshot = field(default_factory=DirectorySnapshot)
     tokenizer_epoch: int = 1
     page: BoardReader = field(init=False)
+    clients: ExitStack = field(default_factory=ExitStack)
     states: list[HeartbeatState] = field(default_factory=list)
     loop: asyncio.AbstractEventLoop = field(init=False)
     lifecycle: Lifecycle = field(init=False)
@@ -84,18 +85,22 @@ class HttpRig:
 
     def get(self, path: str, **headers: str) -> httpx2.Response:
         """Return the answer to a GET."""
-        return httpx2.get(self.url + path, headers=headers, timeout=WAIT_S)
+        return httpx2.get(self.url + path, headers=headers, timeout=WAIT_S, verify=False)
 
     def post(self, path: str, body: object, **headers: str) -> httpx2.Response:
         """Return the answer to a POST; `body` is sent as it is if it is bytes, else as JSON."""
         content = body if isinstance(body, bytes) else orjson.dumps(body)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return httpx2.post(self.url + path, content=content, headers=named, timeout=WAIT_S)
+        return httpx2.post(
+            self.url + path, content=content, headers=named, timeout=WAIT_S, verify=False
+        )
 
     def openai(self, **options: Any) -> openai.OpenAI:
         """Return the official client, without retries unless `options` say so."""
         settings: dict[str, Any] = {"api_key": "unused", "max_retries": 0, "timeout": WAIT_S}
-        return openai.OpenAI(base_url=f"{self.url}/v1", **(settings | options))
+        settings["http_client"] = openai.DefaultHttpxClient(verify=False)  # loads no certificates
+        client = openai.OpenAI(base_url=f"{self.url}/v1", **(settings | options))
+        return self.clients.enter_context(client)
 
     def drain(self) -> None:
         """Do what SIGTERM does."""
@@ -175,6 +180,7 @@ def running(
         assert is_up.wait(WAIT_S), "the server did not come up"
         yield rig
     finally:
+        rig.clients.close()
         if rig.thread.is_alive():
             rig.drain()
         rig.thread.join(WAIT_S)
