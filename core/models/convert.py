@@ -4,11 +4,14 @@ Owns: the mapping of names, the order of rotary rows and the rounding of weights
 the file came from. Weights are dequantized to float32 and rounded to bfloat16 (ties to even); the
 rows of q and k, which GGUF stores with the two halves of each rotary pair side by side, go back to
 the half-split order of Hugging Face; an output head that GGUF omits is tied to the embedding.
+
+    python -P -m core.models.convert FILE.gguf DIRECTORY      a line "done total" a tensor
 """
 
 import json
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -249,3 +252,22 @@ def to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
 
 def _write_json(path: Path, content: dict[str, object]) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Convert argv[1] into the directory argv[2]; a fault is one line on stderr and code 1."""
+
+    def progress(done: int, total: int) -> None:
+        sys.stdout.write(f"{done} {total}\n")
+        sys.stdout.flush()
+
+    try:
+        convert(Path(argv[1]), Path(argv[2]), progress)
+    except (ModelError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

