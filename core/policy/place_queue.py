@@ -31,6 +31,11 @@ class PlaceQueue:
         """Return the number of waiting requests."""
         return len(self._waiting)
 
+    @property
+    def num_entries(self) -> int:
+        """Entries in the heap, stale ones included."""
+        return len(self._heap)
+
     def __contains__(self, request: Request) -> bool:
         """Tell whether `request` waits here."""
         return request in self._waiting
