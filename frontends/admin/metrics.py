@@ -3,8 +3,8 @@
 Owns: which page field becomes which series. Never knows: where pages lie, who scrapes, or how the
 engine decides. Nothing here talks to a process, so a scrape works just the same while the scheduler
 is stopped. Counters begin at 0 with each new instance of the process that counts (a counter reset
-to Prometheus); those of http processes are shown per process, except in the `vllm:` histograms,
-which are their sum.
+to Prometheus), but those of http processes go on where the predecessor stopped, because the `vllm:`
+histograms are the sum over them.
 """
 
 from collections.abc import Iterator, Sequence

@@ -17,6 +17,10 @@ from core.messages.http import Chunk
 from ipc.pages import ITL_BUCKETS_S, LATENCY_BUCKETS_S, MAX_REJECTION_REASONS, TTFT_BUCKETS_S
 
 NUM_STATUS_CLASSES = 6
+COUNTERS = (
+    "requests", "responses", "rejections", "disconnects", "slow_readers_cut", "streamed_tokens",
+)  # fmt: skip
+HISTOGRAMS = ("ttft", "itl", "e2e")
 
 
 class Histogram:
@@ -60,15 +64,23 @@ class Telemetry:
         """Count one refusal, whether it became a status or an event in a stream."""
         self.rejections[reason] += 1
 
+    def resume(self, page: npt.NDArray[np.void]) -> None:
+        """Go on from a predecessor's page, so that the sum over all http processes never falls."""
+        for name in COUNTERS:
+            setattr(self, name, page[name].tolist())
+        for name in HISTOGRAMS:
+            histogram: Histogram = getattr(self, name)
+            histogram.counts = page[name]["counts"].tolist()
+            histogram.sum_s = float(page[name]["sum_s"])
+
     def fill(self, page: npt.NDArray[np.void], num_connections: int) -> None:
         """Write everything into `page`, an HTTP_PAGE of shape ()."""
         page["num_connections"] = num_connections
-        for name in (
-            "num_streams", "requests", "responses", "rejections", "disconnects",
-            "slow_readers_cut", "streamed_tokens", "dropped_frames",
-        ):  # fmt: skip
+        page["num_streams"] = self.num_streams
+        page["dropped_frames"] = self.dropped_frames
+        for name in COUNTERS:
             page[name] = getattr(self, name)
-        for name in ("ttft", "itl", "e2e"):
+        for name in HISTOGRAMS:
             histogram: Histogram = getattr(self, name)
             page[name]["counts"] = histogram.counts
             page[name]["sum_s"] = histogram.sum_s

@@ -18,7 +18,8 @@ from frontends.admin.exposition import Exposition, Family, Kind
 from frontends.admin.metric_families import FAMILIES, VLLM
 from frontends.admin.metrics import EngineFacts, render
 from frontends.boards import Boards
-from ipc.pages import MAX_PAGE_TENANTS, TTFT_BUCKETS_S
+from frontends.http.telemetry import Telemetry
+from ipc.pages import HTTP_PAGE, MAX_PAGE_TENANTS, TTFT_BUCKETS_S
 from tests.support.boards import (
     NOW_NS,
     beat,
@@ -281,3 +282,22 @@ def canonical(line: str) -> str:
     allowed."""
     head, _, number = line.rpartition(" ")
     return f"{head} {number.removesuffix('.0')}" if not line.startswith("#") else line
+
+
+def test_a_restarted_http_process_goes_on_counting() -> None:
+    """Latencies are summed over http processes, and that sum must not fall when one is replaced."""
+    first, last_page = Telemetry(), np.zeros((), HTTP_PAGE)
+    first.requests, first.rejections[RejectionReason.TENANT_RATE] = 5, 2
+    first.ttft.observe(NS_PER_S // 4)
+    first.num_streams = 3
+    first.fill(last_page, num_connections=9)
+    second, page_now = Telemetry(), np.zeros((), HTTP_PAGE)
+    second.resume(last_page)
+    second.requests += 1
+    second.ttft.observe(NS_PER_S // 4)
+    second.fill(page_now, num_connections=1)
+    assert page_now["requests"] == 6
+    assert page_now["rejections"][RejectionReason.TENANT_RATE] == 2
+    assert page_now["ttft"]["counts"].sum() == 2
+    assert page_now["ttft"]["sum_s"] == pytest.approx(0.5)
+    assert page_now["num_streams"] == 0
