@@ -17,6 +17,7 @@ MAX_ADMIN_WORKERS = 8
 MAX_TENANTS = 4096
 MAX_MODEL_LEN_LIMIT = 1_048_576
 DEFAULT_TENANT = "default"
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 class TrafficClass(IntEnum):
@@ -270,10 +271,13 @@ class SupervisionConfig:
     """Time a child gets after SIGTERM before SIGKILL, ms."""
     progress_limit_ms: int = 5000
     """`/health/progress` fails when work runs and the last step is older than this, ms."""
+    log_level: str = "INFO"
+    """What all processes write to stderr: `DEBUG`, `INFO`, `WARNING` or `ERROR` and worse."""
 
     def faults(self) -> Iterator[str]:
         """Yield one line for each key that cannot be accepted."""
         yield from in_range("supervision.intensity", self.intensity, 0, 1000)
+        yield from one_of("supervision.log_level", self.log_level, LOG_LEVELS)
         for name in (
             "period_ms", "heartbeat_ms", "hang_timeout_ms", "step_timeout_ms",
             "load_timeout_ms", "stop_timeout_ms", "progress_limit_ms",

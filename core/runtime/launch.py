@@ -90,6 +90,7 @@ def child_setup(
         fds={**{name: stage.fds[name] for name in names}, **extra_fds},
         config=msgspec.Raw(config_to_json(config)),
         model=msgspec.Raw(card_to_json(told)),
+        log_level=config.supervision.log_level,
     )
 
 

@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, terminal: Terminal) -> int:
     """Run one engine from start to end and return its exit code."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=LOG_FORMAT)
     config = load_config(args.config, args.overrides)
+    logging.basicConfig(stream=sys.stderr, level=config.supervision.log_level, format=LOG_FORMAT)
     facts = find_model(config.engine.model, terminal)
     config = fit_to_model(config, facts)
     specs = child_specs(config)
