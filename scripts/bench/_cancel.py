@@ -21,6 +21,7 @@ from typing import Any
 
 import orjson
 
+from core.request import RequestStatus
 from ipc.board import BoardReader
 from ipc.pages import SCHEDULER_PAGE
 from ipc.segment import Segment
@@ -33,7 +34,6 @@ MAX_NUM_SEQS = 8
 RECLAIM_S = 20.0
 MARGIN_MS = 50
 SETTINGS = (f"engine.max_num_seqs={MAX_NUM_SEQS}",)
-ABORTED = 7  # core.request.RequestStatus.FINISHED_ABORTED, as the page counts it
 BARS = (
     report.Bar("excess_over_a_step_ms.max", "<=", MARGIN_MS, "ms"),
     report.Bar("not_reclaimed", "<=", 0),
@@ -77,7 +77,7 @@ class Board:
         """Return what the page says now."""
         page = self._reader.read().page
         return State(
-            aborted=int(page["finished"][ABORTED]),
+            aborted=int(page["finished"][RequestStatus.FINISHED_ABORTED]),
             reclaimed=int(page["cancel_reclaim"]["counts"].sum()),
             waiting=int(page["num_waiting"]),
             running=int(page["num_running"]),
