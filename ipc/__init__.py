@@ -1,0 +1,1 @@
+"""How the processes of an engine share memory and talk; see README.md."""
