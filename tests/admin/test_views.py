@@ -1,0 +1,83 @@
+"""What is answered from the board has the shape that its declaration promises."""
+
+import json
+from typing import Any
+
+from core.clock import NS_PER_S
+from core.config import SupervisionConfig
+from core.errors import RejectionReason
+from frontends.admin import views
+from frontends.admin.metrics import EngineFacts
+from frontends.boards import Boards
+from ipc.control.registry import COMMANDS
+from tests.support.boards import (
+    CHILDREN,
+    NOW_NS,
+    child_row,
+    healthy,
+    page,
+    scheduler_fields,
+    supervisor_fields,
+)
+
+FACTS = EngineFacts("smol", 32, "bfloat16", True, 0.35)
+
+
+def status(boards: Boards) -> dict[str, Any]:
+    """Return a status as it travels: JSON and back."""
+    result: dict[str, Any] = json.loads(
+        json.dumps(views.status(boards, "x", FACTS, SupervisionConfig()), allow_nan=False)
+    )
+    return result
+
+
+def test_status_has_exactly_the_declared_fields() -> None:
+    """Whoever derives a view from the declaration finds everything, and nothing unexplained."""
+    declared = [field.name for field in COMMANDS["status"].result]
+    assert sorted(status(healthy())) == sorted(declared)
+
+
+def test_status_of_an_engine_without_pages_is_an_answer() -> None:
+    """In the first moments of a start, or after a crash, there is no number to invent."""
+    result = status(Boards(NOW_NS))
+    assert result["uptime_s"] is None
+    assert result["stale"] is True
+    assert result["as_of_age_s"] is None
+    assert result["processes"] == []
+
+
+def test_status_tells_how_old_it_is() -> None:
+    """A scheduler that has stopped publishing makes the answer stale, with its age."""
+    fresh = healthy()
+    later = Boards(NOW_NS + 3 * NS_PER_S, fresh.pages, fresh.heartbeats)
+    assert (status(fresh)["stale"], status(fresh)["as_of_age_s"]) == (False, 0.0)
+    assert (status(later)["stale"], status(later)["as_of_age_s"]) == (True, 3.0)
+
+
+def test_status_has_every_process_with_its_state_and_restarts() -> None:
+    """A state that this version does not know is shown as its number."""
+    rows = [child_row("scheduler", restarts=3), child_row("http.7", state=77)]
+    boards = healthy({"supervisor": page("supervisor", supervisor_fields(rows))})
+    first, second = status(boards)["processes"]
+    assert (first["process"], first["state"], first["restarts"]) == ("scheduler", "running", 3)
+    assert first["activity"] == "idle"
+    assert (second["state"], second["activity"], second["heartbeat_age_s"]) == ("77", None, None)
+    assert len(status(healthy())["processes"]) == len(CHILDREN)
+
+
+def test_requests_from_the_board_have_the_declared_fields_and_the_tenants_counts() -> None:
+    """Only the asked-for tenant is counted, and reasons of refusals have their public codes."""
+    rejections = [0] * 32
+    rejections[RejectionReason.TENANT_RATE] = 4
+    tenants = [
+        {"name": b"acme", "num_running": 2, "num_waiting": 1, "rejections": rejections},
+        {"name": b"zeta", "num_running": 5},
+    ]
+    fields = scheduler_fields(num_tenants=2, tenants=tenants)
+    boards = healthy({"scheduler": page("scheduler", fields)})
+    result: dict[str, Any] = views.requests_from_board(boards, "acme")
+    assert set(result) == {field.name for field in COMMANDS["requests"].result}
+    assert (result["total"], result["stale"]) == (3, True)
+    (acme,) = result["tenants"]
+    assert acme["rejections"] == {"tenant_rate": 4}
+    assert views.requests_from_board(boards, None)["total"] == 8
