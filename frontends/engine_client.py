@@ -11,11 +11,10 @@ a step brought.
 
 import asyncio
 import secrets
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self, TypeAlias
 
 from core.clock import NS_PER_S, Clock
 from core.errors import Rejection, RejectionReason
@@ -29,8 +28,9 @@ from core.messages.http import (
     ToHttp,
     Tokenized,
 )
-from core.messages.tokenizer import Cancel, Detokenize, Generate, Tokenize, ToTokenizer
-from ipc.channel import Received
+from core.messages.tokenizer import Cancel, Detokenize, Generate, Tokenize
+from frontends.tokenizer_link import EnginePort, TokenizerLink
+from ipc.errors import FrameError
 
 Event = Queued | Started | Chunk | Failed | Tokenized | Detokenized
 
@@ -40,41 +40,14 @@ RECEIVE_LIMIT = 64
 OVERDUE_GRACE_NS = 10 * NS_PER_S
 CALL_TIMEOUT_NS = 60 * NS_PER_S
 RETRY_AFTER_MS = 1000
+RESEND_S = 0.01
+
+
+_Link: TypeAlias = TokenizerLink["Operation"]
 
 
 class OperationClosedError(Exception):
     """The operation was cancelled from this side; no event will come."""
-
-
-class EnginePort(Protocol):
-    """The way to one tokenizer (`ipc.async_port.AsyncPort`)."""
-
-    @property
-    def dropped_frames(self) -> int:
-        """Frames that were no message."""
-        ...
-
-    async def receive(self, limit: int) -> list[Received[ToHttp]]:
-        """Wait for messages; return 1 to `limit` of them."""
-        ...
-
-    def send_nowait(self, message: ToTokenizer) -> bool:
-        """Send without waiting; False = nothing was sent."""
-        ...
-
-    def close(self) -> None:
-        """Close the socket."""
-        ...
-
-
-@dataclass(slots=True, eq=False)
-class _Link:
-    """One tokenizer: its port, the instance that serves (0 = none), and what is owed to it."""
-
-    port: EnginePort
-    epoch: int = 0
-    operations: dict[str, "Operation"] = field(default_factory=dict)
-    unsent_cancels: deque[Cancel] = field(default_factory=deque)
 
 
 class Operation:
@@ -217,12 +190,13 @@ class EngineClient:
         max_operations: int,
         request_timeout_ns: int,
     ) -> None:
-        self._links = [_Link(port) for port in ports]
+        self._links: list[_Link] = [TokenizerLink(port) for port in ports]
         self._serving_epoch = serving_epoch
         self._clock = clock
         self._max_operations = max_operations
         self._request_timeout_ns = request_timeout_ns
         self._readers: list[asyncio.Task[None]] = []
+        self._resend: asyncio.TimerHandle | None = None
 
     @property
     def num_operations(self) -> int:
@@ -248,6 +222,8 @@ class EngineClient:
         for link in self._links:
             for operation in list(link.operations.values()):
                 operation.cancel()
+        if self._resend is not None:
+            self._resend.cancel()
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
@@ -277,7 +253,7 @@ class EngineClient:
         now_ns = self._clock.now_ns()
         for index, link in enumerate(self._links):
             self._look_at_epoch(link, self._serving_epoch(index))
-            self._retry_cancels(link)
+            self._flush(link)
             overdue = [o for o in link.operations.values() if o.give_up_ns <= now_ns]
             for operation in overdue:
                 self.send_cancel(operation)
@@ -289,8 +265,9 @@ class EngineClient:
         if link is None or link.epoch == 0:
             return
         cancel = Cancel(operation.operation_id, closed_ns=self._clock.now_ns())
-        if link.unsent_cancels or not link.port.send_nowait(cancel):
-            link.unsent_cancels.append(cancel)
+        if not link.send_now(cancel):
+            link.send_soon(cancel, self._clock.now_ns())
+            self._resend_soon()
 
     def forget(self, operation: Operation) -> None:
         """Drop an operation that has ended."""
@@ -306,13 +283,30 @@ class EngineClient:
         serving = sorted(
             (link for link in self._links if link.epoch), key=lambda link: len(link.operations)
         )
-        for link in serving:
-            if link.port.send_nowait(message):
-                operation.attach(link)
-                return operation
+        try:
+            link = self._send(message, serving)
+        except FrameError as error:
+            operation.push(Failed(operation.operation_id, f"The request is too large: {error}."))
+            return operation
+        if link is not None:
+            operation.attach(link)
+            return operation
         reason = RejectionReason.TOKENIZER_BUSY if serving else RejectionReason.ENGINE_RESTARTED
         operation.push(_refused(operation, reason))
         return operation
+
+    def _send(
+        self, message: Generate | Tokenize | Detokenize, serving: list[_Link]
+    ) -> _Link | None:
+        """Give a message to the first link that takes it at once, else let it wait at one."""
+        for link in serving:
+            if link.send_now(message):
+                return link
+        for link in serving:
+            if link.send_soon(message, self._clock.now_ns()):
+                self._resend_soon()
+                return link
+        return None
 
     async def _call(self, message: Tokenize | Detokenize) -> Event:
         with self._begin(message, 1, self._clock.now_ns() + CALL_TIMEOUT_NS) as operation:
@@ -336,14 +330,28 @@ class EngineClient:
         """End the operations of an instance that is gone."""
         if epoch == link.epoch:
             return
-        link.epoch = epoch
-        link.unsent_cancels.clear()
+        link.reset(epoch)
         for operation in list(link.operations.values()):
             operation.push(_refused(operation, RejectionReason.ENGINE_RESTARTED))
 
-    def _retry_cancels(self, link: _Link) -> None:
-        while link.unsent_cancels and link.port.send_nowait(link.unsent_cancels[0]):
-            link.unsent_cancels.popleft()
+    def _flush(self, link: _Link) -> None:
+        """Send what waits; end the operations that have waited too long for a full tokenizer."""
+        for operation_id in link.flush(self._clock.now_ns()):
+            operation = link.operations.get(operation_id)
+            if operation is not None:
+                operation.push(_refused(operation, RejectionReason.TOKENIZER_BUSY))
+
+    def _resend_soon(self) -> None:
+        """Try again shortly, once for all that waits."""
+        if self._resend is None:
+            self._resend = asyncio.get_running_loop().call_later(RESEND_S, self._resend_now)
+
+    def _resend_now(self) -> None:
+        self._resend = None
+        for link in self._links:
+            self._flush(link)
+        if any(link.has_unsent for link in self._links):
+            self._resend_soon()
 
 
 def new_operation_id() -> str:

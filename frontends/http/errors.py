@@ -142,96 +142,108 @@ def overloaded(message: str, code: str, retry_after_ms: int = DEFAULT_RETRY_AFTE
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How one reason is told: `sentence` is formatted with `measured`, `threshold` and `knob`."""
+    """How one reason is told: a sentence, and the two numbers where the rejection has them."""
 
     status: int
     type: str
     sentence: str
+    numbers: str = ""
 
     @property
     def is_retryable(self) -> bool:
         """True where the same request may succeed later."""
         return self.status in (429, 503)
 
+    def tell(self, rejection: Rejection) -> str:
+        """Return the sentence, with numbers and with the setting that decided."""
+        told = self.sentence
+        if self.numbers and rejection.threshold:
+            measured, threshold = rejection.measured, rejection.threshold
+            told += ": " + self.numbers.format(measured=measured, threshold=threshold)
+        return told + (f" (setting: {rejection.knob})." if rejection.knob else ".")
+
 
 _R = RejectionReason
 
 ANSWERS: dict[RejectionReason, Answer] = {
     _R.CONTEXT_LENGTH_EXCEEDED: Answer(
-        400, INVALID_REQUEST,
-        "This model's maximum context length is {threshold:.0f} tokens. However, you requested"
-        " {measured:.0f} tokens. Shorten the prompt or ask for a shorter completion.",
+        400, INVALID_REQUEST, "The prompt and the completion exceed the model's context",
+        "{measured:.0f} tokens of {threshold:.0f}",
     ),
     _R.KV_NEVER_FITS: Answer(
-        400, INVALID_REQUEST,
-        "The request needs {measured:.0f} KV blocks; never more than {threshold:.0f} can be free.",
+        400, INVALID_REQUEST, "The request can never fit into the KV cache",
+        "{measured:.0f} blocks of {threshold:.0f}",
     ),
     _R.RATE_NEVER_FITS: Answer(
-        400, INVALID_REQUEST,
-        "The request costs {measured:.0f}; the tenant's bucket holds at most {threshold:.0f}.",
+        400, INVALID_REQUEST, "The request costs more than the tenant's rate limit ever allows",
+        "{measured:.0f} of {threshold:.0f}",
     ),
     _R.CLASS_PROMPT_CAP: Answer(
-        400, INVALID_REQUEST,
-        "The prompt has {measured:.0f} tokens; the traffic class allows {threshold:.0f}.",
+        400, INVALID_REQUEST, "The prompt is longer than its traffic class allows",
+        "{measured:.0f} tokens of {threshold:.0f}",
     ),
-    _R.TENANT_FORBIDDEN: Answer(403, PERMISSION, "This tenant may not do that."),
+    _R.TENANT_FORBIDDEN: Answer(403, PERMISSION, "This tenant may not do that"),
     _R.QUEUE_FULL_REQUESTS: Answer(
-        429, RATE_LIMIT,
-        "The queue is full: {measured:.0f} requests wait of at most {threshold:.0f}.",
+        429, RATE_LIMIT, "The queue is full", "{measured:.0f} requests of {threshold:.0f}"
     ),
     _R.QUEUE_FULL_TOKENS: Answer(
-        429, RATE_LIMIT, "The queue is full: {measured:.0f} tokens wait of at most {threshold:.0f}."
+        429, RATE_LIMIT, "The queue is full", "{measured:.0f} tokens of {threshold:.0f}"
     ),
     _R.TENANT_QUEUE_FULL_REQUESTS: Answer(
-        429, RATE_LIMIT,
-        "The tenant's queue is full: {measured:.0f} requests wait of at most {threshold:.0f}.",
+        429, RATE_LIMIT, "The tenant's queue is full", "{measured:.0f} requests of {threshold:.0f}"
     ),
     _R.TENANT_QUEUE_FULL_TOKENS: Answer(
-        429, RATE_LIMIT,
-        "The tenant's queue is full: {measured:.0f} tokens wait of at most {threshold:.0f}.",
+        429, RATE_LIMIT, "The tenant's queue is full", "{measured:.0f} tokens of {threshold:.0f}"
     ),
     _R.TENANT_CONCURRENCY: Answer(
-        429, RATE_LIMIT, "The tenant runs {measured:.0f} requests of at most {threshold:.0f}."
+        429, RATE_LIMIT, "The tenant runs as many requests as it may",
+        "{measured:.0f} of {threshold:.0f}",
     ),
-    _R.TENANT_RATE: Answer(429, RATE_LIMIT, "The tenant's rate limit is used up."),
+    _R.TENANT_RATE: Answer(429, RATE_LIMIT, "The tenant's rate limit is used up"),
     _R.TENANT_KV_QUOTA: Answer(
-        429, RATE_LIMIT,
-        "The tenant's KV quota is used up: {measured:.0f} blocks of {threshold:.0f}.",
+        429, RATE_LIMIT, "The tenant's KV quota is used up",
+        "{measured:.0f} blocks of {threshold:.0f}",
     ),
-    _R.TENANT_PAUSED: Answer(429, RATE_LIMIT, "The tenant is paused by the operator."),
+    _R.TENANT_PAUSED: Answer(429, RATE_LIMIT, "The tenant is paused by the operator"),
     _R.SHED_INFEASIBLE: Answer(
-        429, RATE_LIMIT, "The request was shed: its deadline cannot be met any more."
+        429, RATE_LIMIT, "The request was shed: its deadline cannot be met any more"
     ),
     _R.SHED_PREDICTED: Answer(
-        429, RATE_LIMIT, "The request was shed: its deadline is predicted to be missed."
+        429, RATE_LIMIT, "The request was shed: its deadline is predicted to be missed"
     ),
     _R.TOKENIZER_BUSY: Answer(
-        429, RATE_LIMIT, "The tokenizer is full: {measured:.0f} of at most {threshold:.0f}."
+        429, RATE_LIMIT, "The tokenizer is full", "{measured:.0f} of {threshold:.0f}"
     ),
-    _R.DEADLINE_EXCEEDED: Answer(504, TIMEOUT, "The request's deadline has passed."),
-    _R.DRAINING: Answer(503, OVERLOADED, "The server is draining and takes no new requests."),
-    _R.NO_REPLICA: Answer(503, OVERLOADED, "No model replica is available."),
+    _R.DEADLINE_EXCEEDED: Answer(504, TIMEOUT, "The request's deadline has passed"),
+    _R.DRAINING: Answer(503, OVERLOADED, "The server is draining and takes no new requests"),
+    _R.NO_REPLICA: Answer(503, OVERLOADED, "No model replica is available"),
     _R.ENGINE_RESTARTED: Answer(
-        503, OVERLOADED, "A part of the engine restarted; send the request again."
+        503, OVERLOADED, "A part of the engine restarted; send the request again"
     ),
-    _R.EXECUTOR_FAULT: Answer(500, SERVER, "The model failed on this request."),
+    _R.EXECUTOR_FAULT: Answer(500, SERVER, "The model failed on this request"),
 }  # fmt: skip
 """The whole mapping; every reason but NONE is here (a test counts)."""
 
-_UNEXPLAINED = Answer(500, SERVER, "The request was ended without a reason.")
+_UNEXPLAINED = Answer(500, SERVER, "The request was ended without a reason")
 
 
 def from_rejection(
-    rejection: Rejection, *, client_deadline: bool = False, note: str = ""
+    rejection: Rejection,
+    *,
+    client_deadline: bool = False,
+    num_prompt_tokens: int = 0,
+    note: str = "",
 ) -> ApiError:
     """Return the answer to a refusal; a deadline that the client set is 408 instead of 504."""
+    if rejection.reason is RejectionReason.CONTEXT_LENGTH_EXCEEDED and rejection.threshold:
+        return context_length_exceeded(
+            round(rejection.threshold), num_prompt_tokens, round(rejection.measured)
+        )
     answer = ANSWERS.get(rejection.reason, _UNEXPLAINED)
-    sentence = answer.sentence.format(measured=rejection.measured, threshold=rejection.threshold)
-    knob = f" (setting: {rejection.knob})" if rejection.knob else ""
     is_deadline = rejection.reason is RejectionReason.DEADLINE_EXCEEDED
     return ApiError(
         408 if is_deadline and client_deadline else answer.status,
-        sentence + knob + note,
+        answer.tell(rejection) + note,
         type_=answer.type,
         code=rejection.reason.code if rejection.reason else None,
         retry_after_ms=(rejection.retry_after_ms or DEFAULT_RETRY_AFTER_MS)
@@ -242,22 +254,18 @@ def from_rejection(
     )
 
 
-def from_failure(failed: Failed, max_model_len: int) -> ApiError:
+def from_failure(failed: Failed) -> ApiError:
     """Return the answer to an operation that the engine ended as a whole."""
-    rejection = failed.rejection
-    if rejection is not None and rejection.reason is RejectionReason.CONTEXT_LENGTH_EXCEEDED:
-        return context_length_exceeded(
-            round(rejection.threshold) or max_model_len,
-            failed.num_prompt_tokens,
-            round(rejection.measured) or failed.num_prompt_tokens,
+    if failed.rejection is not None:
+        return from_rejection(
+            failed.rejection,
+            client_deadline=failed.status == 408,
+            num_prompt_tokens=failed.num_prompt_tokens,
         )
-    if rejection is not None:
-        return from_rejection(rejection, client_deadline=failed.status == 408)
-    type_ = INVALID_REQUEST if failed.status < 500 else SERVER
     return ApiError(
         failed.status,
         failed.message,
-        type_=type_,
+        type_=INVALID_REQUEST if failed.status < 500 else SERVER,
         code=failed.code or None,
         param=failed.param or None,
     )

@@ -18,7 +18,7 @@ from core.model_card import ModelCard
 from core.supervision.states import ProcessState
 from frontends.admin.metrics import facts_of
 from frontends.boards import Boards, text_of
-from frontends.engine_client import EngineClient, EnginePort
+from frontends.engine_client import EngineClient
 from frontends.http.app import Application
 from frontends.http.auth import Authenticator
 from frontends.http.lifecycle import Lifecycle
@@ -36,6 +36,7 @@ from frontends.openai.generation import Generator
 from frontends.openai.models import Models
 from frontends.openai.parameters import ServedModel
 from frontends.openai.tokenize import TokenizeEndpoints
+from frontends.tokenizer_link import EnginePort
 from ipc.board import BoardWriter
 from ipc.directory import DirectorySnapshot
 
@@ -103,7 +104,6 @@ def _application(
         client,
         outside.clock,
         outside.wall_clock_s,
-        max_model_len=model.max_model_len,
         verdict_hold_s=http.verdict_hold_ms / MS_PER_S,
     )
     warner = FieldWarner()

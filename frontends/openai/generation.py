@@ -60,7 +60,6 @@ class Generator:
     client: EngineClient
     clock: Clock
     wall_clock_s: Callable[[], float]
-    max_model_len: int
     verdict_hold_s: float
     comment_s: float = COMMENT_S
 
@@ -115,7 +114,7 @@ class Generator:
         """Return what to tell of an event that ends its request badly; None for others."""
         if isinstance(got, Chunk):
             return from_end(got) if got.finish_reason else None
-        return from_failure(got, self.max_model_len) if isinstance(got, Failed) else None
+        return from_failure(got) if isinstance(got, Failed) else None
 
 
 class Stream:

@@ -40,7 +40,7 @@ class StreamOptions(msgspec.Struct, kw_only=True):
 class GenerationFields(msgspec.Struct, kw_only=True):
     """The fields that both completions endpoints share."""
 
-    model: Name
+    model: Name | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
     max_tokens: NotNegative | None = None
     temperature: Annotated[float, Meta(ge=0.0, le=2.0)] | None = None

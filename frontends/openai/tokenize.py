@@ -32,7 +32,7 @@ class TokenizeEndpoints:
         tenant = exchange.authenticated().name
         answer = await self.client.tokenize(Tokenize(new_operation_id(), tenant, _prompt(request)))
         if isinstance(answer, Failed):
-            raise from_failure(answer, self.model.max_model_len)
+            raise from_failure(answer)
         await exchange.respond_json(
             {
                 "count": len(answer.token_ids),
@@ -51,7 +51,7 @@ class TokenizeEndpoints:
             Detokenize(new_operation_id(), tenant, request.tokens)
         )
         if isinstance(answer, Failed):
-            raise from_failure(answer, self.model.max_model_len)
+            raise from_failure(answer)
         await exchange.respond_json({"prompt": answer.text})
 
 

@@ -16,10 +16,12 @@ from frontends.engine_client import (
     OVERDUE_GRACE_NS,
     QUEUE_CAPACITY,
     QUEUE_CAPACITY_PER_CHOICE,
+    RESEND_S,
     EngineClient,
     Operation,
     OperationClosedError,
 )
+from frontends.tokenizer_link import MAX_UNSENT, UNSENT_LIMIT_NS
 from ipc.channel import Received
 
 
@@ -32,6 +34,7 @@ class FakePort:
     inbox: asyncio.Queue[ToHttp] = field(default_factory=asyncio.Queue)
     is_closed: bool = False
     num_read: int = 0
+    has_sent_two: asyncio.Event = field(default_factory=asyncio.Event)
     dropped_frames: int = 0
 
     async def receive(self, limit: int) -> list[Received[ToHttp]]:
@@ -48,6 +51,8 @@ class FakePort:
             return False
         self.room -= 1
         self.sent.append(message)
+        if len(self.sent) == 2:
+            self.has_sent_two.set()
         return True
 
     def close(self) -> None:
@@ -247,19 +252,52 @@ def test_operations_go_to_the_tokenizer_with_the_fewest() -> None:
 
 
 def test_a_full_tokenizer_is_passed_over() -> None:
-    """A port that takes nothing is skipped; if all are full the client is told to come back."""
+    """A port that takes nothing is skipped; if all stay full the client is told to come back."""
 
     async def scenario(world: World) -> None:
         world.ports[0].room = 0
         with world.generate("one"):
             assert len(world.ports[1].sent) == 1
             world.ports[1].room = 0
-            with world.generate("two") as refused:
-                (failed,) = await refused.next_events()
+            with world.generate("two") as late:
+                assert not late.is_finished
+                world.clock.time_ns += UNSENT_LIMIT_NS
+                world.client.tick()
+                (failed,) = await late.next_events()
                 assert reason_of(failed) is RejectionReason.TOKENIZER_BUSY
             world.ports[1].room = 10
 
     play(scenario, num_tokenizers=2)
+
+
+def test_a_request_waits_for_a_connection() -> None:
+    """A tokenizer that is not connected yet gets what waited, in order, without a heartbeat."""
+
+    async def scenario(world: World) -> None:
+        world.ports[0].room = 0
+        with world.generate("one"), world.generate("two"):
+            world.ports[0].room = 10
+            async with asyncio.timeout(RESEND_S * 1000):
+                await world.ports[0].has_sent_two.wait()
+            assert [m.operation_id for m in world.ports[0].sent] == ["one", "two"]
+
+    play(scenario)
+
+
+def test_what_waits_is_bounded() -> None:
+    """So many requests wait for a tokenizer, and one more is refused."""
+
+    async def scenario(world: World) -> None:
+        world.ports[0].room = 0
+        operations = [world.generate(str(i)) for i in range(MAX_UNSENT + 1)]
+        assert [o.is_finished for o in operations] == [False] * MAX_UNSENT + [True]
+        world.epochs[0] = 2
+        world.ports[0].room = 1000
+        world.client.tick()
+        assert all(o.is_finished for o in operations)
+        assert world.ports[0].sent == []
+
+    play(scenario, max_operations=1000)
 
 
 def test_a_cancel_that_cannot_be_sent_is_sent_later() -> None:

@@ -14,7 +14,6 @@ from frontends.http.errors import (
 )
 
 R = RejectionReason
-MAX_MODEL_LEN = 8192
 
 EXPECTED = {
     400: {R.CONTEXT_LENGTH_EXCEEDED, R.KV_NEVER_FITS, R.RATE_NEVER_FITS, R.CLASS_PROMPT_CAP},
@@ -97,7 +96,7 @@ def test_a_context_rejection_becomes_that_message() -> None:
     """The engine's numbers fill the sentence."""
     rejection = Rejection(R.CONTEXT_LENGTH_EXCEEDED, measured=9016, threshold=8192)
     failed = Failed("op", "", rejection=rejection, num_prompt_tokens=9000)
-    error = from_failure(failed, MAX_MODEL_LEN)
+    error = from_failure(failed)
     assert (error.status, error.code) == (400, "context_length_exceeded")
     assert error.message == context_length_exceeded(8192, 9000, 9016).message
 
@@ -105,7 +104,7 @@ def test_a_context_rejection_becomes_that_message() -> None:
 def test_a_bad_request_found_behind_keeps_its_words() -> None:
     """What the tokenizer finds wrong is told with its own message, code and param."""
     failed = Failed("op", "id 70000 is no token", code="bad_token", param="prompt", status=400)
-    error = from_failure(failed, MAX_MODEL_LEN)
+    error = from_failure(failed)
     assert (error.status, error.message, error.code, error.param) == (
         400,
         "id 70000 is no token",

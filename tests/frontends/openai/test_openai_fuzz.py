@@ -1,4 +1,4 @@
-"""No body whatever makes the server fail: random JSON, and good requests with a few wrong fields."""
+"""No body makes the server fail: random bytes, and good requests with a few wrong fields."""
 
 from collections.abc import Iterator
 from pathlib import Path
