@@ -54,11 +54,11 @@ class ThreadEncodeWorker:
 
     def take_done(self) -> tuple[Encoding, bool] | None:
         """Return a piece that is done; a fault of our own in the thread is raised here."""
+        self._bell.clear()  # before looking, so that a piece done meanwhile rings again
         try:
             encoding, outcome = self._done.get_nowait()
         except queue.Empty:
             return None
-        self._bell.clear()
         self._is_busy = False
         if isinstance(outcome, BaseException):
             raise outcome

@@ -13,6 +13,7 @@ are made good by treating the replica as restarted: its requests are recomputed.
 
 import logging
 import sys
+from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -64,7 +65,7 @@ class SchedulerLoop:
         self._arenas = arenas
         self._epoch = epoch
         self._outbox = outbox
-        self._operations: dict[int, str] = {}  # of every request that has not finished
+        self._operations: list[dict[int, str]] = [{} for _ in arenas]  # of unfinished requests
         self._looked_ns = -LOOK_NS
         self._published_ns = -PUBLISH_NS
         self._retry_ns = 0
@@ -72,6 +73,11 @@ class SchedulerLoop:
         self.ring_errors = 0
         self.dropped_results = 0
         self.refused_submits = 0
+
+    @property
+    def num_operations(self) -> int:
+        """Requests whose operation is remembered: those that have not finished."""
+        return sum(map(len, self._operations))
 
     def step(self, channels: SchedulerChannels, clock: Clock) -> bool:
         """Do one round; False = nothing came and nothing was decided."""
@@ -140,7 +146,9 @@ class SchedulerLoop:
             if isinstance(message, ControlCall):
                 self.core.on_events(events, now_ns)
                 events = []
-                channels.inbox.send(answer(message, self.core, self._operations, now_ns), item.peer)
+                operations = ChainMap(*self._operations)
+                reply = answer(message, self.core, operations, now_ns)
+                channels.inbox.send(reply, item.peer)
             else:
                 events += self._events_of(message, channels, now_ns)
         timer_ns = self.core.next_timer()
@@ -156,6 +164,7 @@ class SchedulerLoop:
             log.info("%s", event)
             if isinstance(event, ev.TokenizerDown):
                 self._outbox.forget(event.tokenizer)
+                self._operations[event.tokenizer].clear()
         return events
 
     def _events_of(
@@ -184,7 +193,7 @@ class SchedulerLoop:
         if submit.tokenizer_epoch != epochs[submit.tokenizer]:
             self.refused_submits += 1
             return
-        self._operations[request.request_id] = submit.operation_id
+        self._operations[submit.tokenizer][request.request_id] = submit.operation_id
         yield ev.Submit(request)
 
     def _refuse(self, submit: Submit, fault: str) -> None:
@@ -209,15 +218,15 @@ class SchedulerLoop:
 
     def _send_outputs(self, channels: SchedulerChannels) -> None:
         batches = self.core.take_outputs()
-        for batch in batches.values():
-            self._forget_finished(batch)
+        for tokenizer, batch in batches.items():
+            self._forget_finished(tokenizer, batch)
         self._outbox.put(batches)
         self._outbox.flush(channels.outputs)
 
-    def _forget_finished(self, batch: OutputBatch) -> None:
+    def _forget_finished(self, tokenizer: int, batch: OutputBatch) -> None:
         finished = batch.records["kind"] == OutputKind.FINISHED
         for request_id in batch.records["request_id"][finished].tolist():
-            self._operations.pop(request_id, None)
+            self._operations[tokenizer].pop(request_id, None)
 
     def _publish(self, channels: SchedulerChannels, now_ns: int) -> None:
         """Show the state, every PUBLISH_NS at most; an idle loop wakes up often enough for that."""

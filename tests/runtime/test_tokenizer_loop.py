@@ -595,6 +595,7 @@ def test_tokenize_and_detokenize_answer(rig: TokenizerRig) -> None:
     rig.http.send(Tokenize("long", "tenant", TextPrompt("word " * 300)))
     rig.http.send(Detokenize("d", "tenant", [IM_START_ID, *ids]))
     rig.http.send(Detokenize("bad", "tenant", [900]))
+    rig.http.send(Tokenize("huge", "tenant", TextPrompt("x" * 100_000)))
     rig.run()
     answers = {message.operation_id: message for message in rig.http.messages}  # type: ignore[union-attr]
     tokenized, chat, long, detokenized, bad = (answers[k] for k in ("t", "c", "long", "d", "bad"))
@@ -608,6 +609,9 @@ def test_tokenize_and_detokenize_answer(rig: TokenizerRig) -> None:
     assert detokenized == Detokenized("d", "hi 🐍")
     assert isinstance(bad, Failed)
     assert (bad.status, bad.param) == (400, "tokens")
+    huge = answers["huge"]
+    assert isinstance(huge, Failed)
+    assert huge.code == "context_length_exceeded"
 
 
 def test_the_page_counts(rig: TokenizerRig) -> None:

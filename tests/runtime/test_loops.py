@@ -1,0 +1,427 @@
+"""Tokenizer, scheduler and executor loops together, over loopback, in virtual time.
+
+How: the same seeded operations run undisturbed once; then with a death, a delay or damage between
+any two steps. What http was told must be the same tokens, or an end with a reason.
+"""
+
+import msgspec
+import numpy as np
+import pytest
+
+from core.config import TrafficClass
+from core.errors import RejectionReason
+from core.messages.http import Failed, Queued, Started
+from core.messages.scheduler import Submit
+from core.messages.tokenizer import Cancel
+from core.runtime.scheduler import LOOK_NS
+from core.sampling_params import SamplingParams
+from core.scheduler.frames import plan_parts
+from core.scheduler.plan import PLAN_ROW, StepPlan
+from ipc.board import BoardReader
+from ipc.heartbeat import HeartbeatState
+from ipc.loopback import LoopbackDealer
+from ipc.pages import SCHEDULER_PAGE
+from tests.support.loop_rig import STEP_TIMEOUT_NS, LoopRig
+from tests.support.tiny_vocabulary import tiny_vocabulary
+
+MS = 1_000_000
+OPERATIONS = {f"op{k}": "once upon a time there was a long story " * (1 + 2 * k) for k in range(5)}
+NUM_TOKENS = 12
+
+
+def old_plan(executor_epoch: int) -> bytes:
+    """Return the frame of an empty plan for an executor instance."""
+    rows = np.zeros(0, PLAN_ROW)
+    return b"".join(map(bytes, plan_parts(StepPlan(0, executor_epoch, 99, rows, 1))))
+
+
+def send_all(rig: LoopRig) -> None:
+    """Send five operations of different lengths: more than rows, longer than a step."""
+    for k, (operation_id, text) in enumerate(OPERATIONS.items()):
+        rig.send(operation_id, text=text, max_tokens=NUM_TOKENS, sampling=SamplingParams(seed=k))
+
+
+def told(rig: LoopRig) -> dict[str, list[int]]:
+    """Return the token ids of all operations."""
+    return {operation_id: rig.token_ids(operation_id) for operation_id in OPERATIONS}
+
+
+def run_undisturbed(pipeline_depth: int = 1) -> dict[str, list[int]]:
+    """Return what http is told when nothing happens."""
+    rig = LoopRig(pipeline_depth=pipeline_depth)
+    send_all(rig)
+    rig.run()
+    assert {rig.finish_reason(operation_id) for operation_id in OPERATIONS} == {"length"}
+    rig.check_idle()
+    return told(rig)
+
+
+UNDISTURBED = run_undisturbed()
+KILL_POINTS = [*range(1, 30), 40, 60]
+
+
+def assert_intact(rig: LoopRig) -> None:
+    """Every operation has come to its end with the tokens of the undisturbed run."""
+    assert told(rig) == UNDISTURBED
+    assert {rig.finish_reason(operation_id) for operation_id in OPERATIONS} == {"length"}
+    rig.check_idle()
+
+
+def test_an_operation_passes_through_all_loops() -> None:
+    """Queued, Started and the chunks arrive in this order, and nothing is left behind."""
+    rig = LoopRig()
+    rig.send("op0", text=OPERATIONS["op0"], max_tokens=4)
+    rig.run()
+    kinds = [type(message) for message in rig.http.messages]
+    assert kinds[:2] == [Queued, Started]
+    assert len(rig.token_ids("op0")) == 4
+    text = "".join(chunk.text for chunk in rig.http.chunks("op0"))
+    assert text == tiny_vocabulary().decode(rig.token_ids("op0"))
+    rig.check_idle()
+
+
+def test_outputs_do_not_depend_on_the_pipeline_depth() -> None:
+    """Planning one step ahead changes no token."""
+    assert run_undisturbed(pipeline_depth=2) == UNDISTURBED
+
+
+@pytest.mark.parametrize("pipeline_depth", [1, 2])
+@pytest.mark.parametrize("kill_point", KILL_POINTS)
+def test_the_death_of_the_executor_costs_time_only(kill_point: int, pipeline_depth: int) -> None:
+    """Whenever it dies, its requests are recomputed by the next instance; no token changes."""
+    rig = LoopRig(pipeline_depth=pipeline_depth)
+    send_all(rig)
+    rig.rounds(kill_point)
+    rig.kill_executor()
+    rig.rounds(5)
+    rig.start_executor()
+    rig.run()
+    assert_intact(rig)
+
+
+@pytest.mark.parametrize("kill_point", KILL_POINTS)
+def test_an_executor_replaced_at_once_is_noticed(kill_point: int) -> None:
+    """Even if nobody looked while there was none."""
+    rig = LoopRig()
+    send_all(rig)
+    rig.rounds(kill_point)
+    rig.kill_executor()
+    rig.start_executor()
+    rig.run()
+    assert_intact(rig)
+
+
+@pytest.mark.parametrize("pipeline_depth", [1, 2])
+@pytest.mark.parametrize("kill_point", KILL_POINTS)
+def test_the_death_of_the_scheduler_costs_time_only(kill_point: int, pipeline_depth: int) -> None:
+    """The tokenizer resubmits what is alive behind the tokens it has delivered."""
+    rig = LoopRig(pipeline_depth=pipeline_depth)
+    send_all(rig)
+    rig.rounds(kill_point)
+    rig.kill_scheduler()
+    rig.rounds(20)
+    rig.start_scheduler()
+    rig.run()
+    assert_intact(rig)
+
+
+@pytest.mark.parametrize("kill_point", KILL_POINTS)
+def test_scheduler_and_executor_may_die_together(kill_point: int) -> None:
+    """Both come back, in either order, and no token changes."""
+    rig = LoopRig()
+    send_all(rig)
+    rig.rounds(kill_point)
+    rig.kill_scheduler()
+    rig.kill_executor()
+    if kill_point % 2:
+        rig.start_executor()
+        rig.rounds(3)
+    rig.start_scheduler()
+    rig.rounds(3)
+    if not kill_point % 2:
+        rig.start_executor()
+    rig.run()
+    assert_intact(rig)
+
+
+@pytest.mark.parametrize("kill_point", KILL_POINTS)
+def test_the_requests_of_a_dead_tokenizer_leave_nothing_in_the_spans_of_the_next(
+    kill_point: int,
+) -> None:
+    """The next instance takes the same ids of the arena at once, and its operations are right."""
+    rig = LoopRig()
+    send_all(rig)
+    rig.rounds(kill_point)
+    rig.kill_tokenizer()
+    rig.start_tokenizer()
+    rig.http.messages.clear()
+    send_all(rig)
+    rig.run()
+    assert_intact(rig)
+
+
+def test_the_requests_of_a_dead_tokenizer_end() -> None:
+    """Rows and blocks are free without anybody's asking."""
+    rig = LoopRig()
+    send_all(rig)
+    rig.rounds(12)
+    rig.kill_tokenizer()
+    rig.run()
+    rig.check_idle()
+
+
+def test_a_request_moves_to_the_replica_that_is_left() -> None:
+    """With one executor given up for good, the other one ends all operations."""
+    rig = LoopRig(num_replicas=2)
+    send_all(rig)
+    rig.rounds(15)
+    rig.kill_executor(1, given_up=True)
+    rig.run()
+    assert_intact(rig)
+
+
+def test_without_any_replica_left_every_operation_ends_with_a_reason() -> None:
+    """Nothing hangs: running and waiting ones end at once, later ones are refused."""
+    rig = LoopRig()
+    send_all(rig)
+    rig.rounds(6)
+    rig.kill_executor(given_up=True)
+    rig.run()
+    rig.send("late")
+    rig.run()
+    reasons = set()
+    for operation_id in (*OPERATIONS, "late"):
+        ends = [chunk.rejection for chunk in rig.http.chunks(operation_id)]
+        ends += [f.rejection for f in rig.http.failed() if f.operation_id == operation_id]
+        given = {end.reason for end in ends if end is not None}
+        assert given, operation_id
+        reasons |= given
+    assert reasons == {RejectionReason.NO_REPLICA}
+    rig.check_idle()
+
+
+def test_a_request_in_flight_at_too_many_crashes_is_not_tried_again() -> None:
+    """A poison request ends with an error; it does not bring down executor after executor."""
+    rig = LoopRig(poison_crashes=2)
+    rig.send("poison", max_tokens=40)
+    for _ in range(2):
+        rig.rounds(8)
+        rig.plan_only()
+        rig.kill_executor()
+        rig.rounds(3)
+        rig.start_executor()
+    rig.run()
+    last = rig.http.chunks("poison")[-1]
+    assert last.finish_reason == "error"
+    assert last.rejection is not None
+    assert last.rejection.reason is RejectionReason.EXECUTOR_FAULT
+    rig.check_idle()
+
+
+@pytest.mark.parametrize("cancel_point", KILL_POINTS)
+def test_a_cancelled_operation_frees_everything(cancel_point: int) -> None:
+    """Queued, prefilling, decoding or just ended: the others are untouched."""
+    rig = LoopRig()
+    send_all(rig)
+    rig.rounds(cancel_point)
+    rig.http.send(Cancel("op1"))
+    rig.run()
+    others = {k: v for k, v in told(rig).items() if k != "op1"}
+    assert others == {k: v for k, v in UNDISTURBED.items() if k != "op1"}
+    assert rig.token_ids("op1") == UNDISTURBED["op1"][: len(rig.token_ids("op1"))]
+    rig.check_idle()
+
+
+def test_a_tokenizer_that_does_not_read_stops_planning_and_loses_nothing() -> None:
+    """The scheduler holds back what finds no room, and goes on when there is."""
+    rig = LoopRig(output_slots=2)
+    send_all(rig)
+    rig.rounds(6)
+    sleeper, rig.tokenizer = rig.tokenizer, None
+    rig.rounds(50)
+    assert rig.scheduler is not None
+    step = rig.scheduler.loop.core.statistics().replicas[0].step
+    rig.rounds(50)
+    assert rig.scheduler.loop.core.statistics().replicas[0].step == step
+    assert rig.scheduler.loop.next_timer_ns() is not None
+    rig.tokenizer = sleeper
+    rig.run()
+    assert_intact(rig)
+
+
+def test_lost_results_are_recomputed() -> None:
+    """A damaged slot in the result ring is counted, and no token changes."""
+    rig = LoopRig()
+    send_all(rig)
+    rig.rounds(14)
+    ring = rig.result_rings[0]
+    assert rig.executors[0] is not None
+    while ring.head == ring.acked[0]:
+        rig.executors[0].loop.step(rig.executors[0].channels, rig.clock)
+        if ring.head == ring.acked[0]:
+            rig.round()
+    ring.damage(ring.head - 1)
+    rig.run()
+    assert rig.scheduler is not None
+    assert rig.scheduler.loop.ring_errors == 1
+    assert_intact(rig)
+
+
+def test_nonsense_in_the_inbox_is_counted_and_harms_nobody() -> None:
+    """Undecodable frames are dropped; a submission out of bounds is refused."""
+    rig = LoopRig()
+    send_all(rig)
+    rig.rounds(3)
+    assert rig.tokenizer is not None
+    assert rig.scheduler is not None
+    port = rig.tokenizer.channels.scheduler
+    assert isinstance(port, LoopbackDealer)
+    for frame in (b"", b"\xff" * 40, b"\x01\x80", b"\x01\xc1"):
+        port.send_frame(frame)
+    submit = example_submit(rig)
+    assert port.send(msgspec.structs.replace(submit, span_start=2**40))
+    assert port.send(msgspec.structs.replace(submit, tokenizer=7))
+    rig.run()
+    assert rig.scheduler.channels.inbox.dropped_frames == 4
+    assert rig.scheduler.loop.refused_submits == 2
+    assert_intact(rig)
+
+
+def test_a_submission_of_a_dead_tokenizer_is_not_served() -> None:
+    """What is still in the inbox after its sender's death would write into spans that are not its
+    own any more.
+    """
+    rig = LoopRig()
+    rig.run()
+    submit = example_submit(rig)
+    port = rig.tokenizer.channels.scheduler if rig.tokenizer else None
+    assert port is not None
+    assert port.send(submit)
+    rig.kill_tokenizer()
+    rig.start_tokenizer()
+    rig.clock.advance(LOOK_NS)
+    rig.run()
+    assert rig.scheduler is not None
+    assert rig.scheduler.loop.refused_submits == 1
+    rig.check_idle()
+
+
+def example_submit(rig: LoopRig) -> Submit:
+    """Return a submission of tokenizer 0 as it is now."""
+    epoch = rig.peers.peer("tokenizer.0").living_epoch
+    return Submit(
+        request_id=99,
+        operation_id="x",
+        choice=0,
+        tokenizer=0,
+        tokenizer_epoch=epoch,
+        tenant="tenant",
+        traffic_class=TrafficClass.STANDARD,
+        span_start=256,
+        prompt_len=4,
+        max_tokens=4,
+        arrival_ns=rig.clock.now_ns(),
+        sampling=SamplingParams(),
+    )
+
+
+def test_a_queue_deadline_passes_without_any_other_event() -> None:
+    """The scheduler's own timer ends a request that nobody can compute."""
+    rig = LoopRig()
+    rig.run()
+    rig.kill_executor()
+    rig.run()
+    rig.send("op0", queue_deadline_ns=rig.clock.now_ns() + 50 * MS)
+    rig.run()
+    assert rig.scheduler is not None
+    timer_ns = rig.scheduler.loop.next_timer_ns()
+    assert timer_ns is not None
+    assert not rig.http.failed()
+    rig.clock.advance_to(timer_ns)
+    rig.run()
+    [failed] = rig.http.failed()
+    assert isinstance(failed, Failed)
+    assert failed.rejection is not None
+    assert failed.rejection.reason is RejectionReason.DEADLINE_EXCEEDED
+
+
+def test_an_executor_promises_when_a_step_will_be_over() -> None:
+    """Busy until the step timeout while it computes, idle afterwards."""
+    rig = LoopRig()
+    rig.send("op0", max_tokens=2)
+    rig.run()
+    assert rig.stamps == [(HeartbeatState.BUSY, STEP_TIMEOUT_NS), (HeartbeatState.IDLE, 0)] * 2
+
+
+def test_an_executor_drops_plans_made_for_its_predecessor() -> None:
+    """A plan that the scheduler sends before it knows of the death is not computed."""
+    rig = LoopRig()
+    send_all(rig)
+    rig.rounds(10)
+    living = rig.peers.peers["executor.0.0"]
+    rig.start_executor()
+    successor, rig.peers.peers["executor.0.0"] = rig.peers.peers["executor.0.0"], living
+    ring, executor = rig.plan_rings[0], rig.executors[0]
+    assert executor is not None
+    executor.loop.step(executor.channels, rig.clock)
+    assert executor.loop.dropped_plans == 0
+    ring.writer.send([old_plan(living.serving_epoch)])
+    executor.loop.step(executor.channels, rig.clock)
+    assert executor.loop.dropped_plans == 1
+    assert executor.channels.results.statistics().sent == 0
+    rig.peers.peers["executor.0.0"] = successor
+    rig.run()
+    assert_intact(rig)
+
+
+def test_the_page_shows_what_runs() -> None:
+    """Counters and gauges of the engine core are on the board within 50 ms."""
+    rig = LoopRig()
+    send_all(rig)
+    rig.run()
+    rig.clock.advance(50 * MS)
+    rig.run()
+    page = BoardReader(rig.scheduler_page, SCHEDULER_PAGE).read().page
+    assert page["generated_tokens"] == NUM_TOKENS * len(OPERATIONS)
+    assert page["num_running"] == page["num_waiting"] == 0
+    assert page["ready"] == 1
+    assert page["replicas"][0]["num_blocks"] == rig.num_blocks
+    assert page["tenants"]["name"][: int(page["num_tenants"])].tolist() == [b"_other", b"tenant"]
+    assert int(page["schedule_time"]["counts"].sum()) > 0
+
+
+def test_control_calls_are_answered_between_two_steps() -> None:
+    """`requests` lists, `cancel` ends, `drain` refuses what comes, `undrain` ends that."""
+    rig = LoopRig()
+    send_all(rig)
+    rig.rounds(8)
+    listed = rig.call("requests").result["requests"]
+    assert isinstance(listed, list)
+    assert {record["operation_id"] for record in listed} == set(OPERATIONS)
+    assert rig.call("cancel", request="op").result == {"cancelled": 0}
+    assert rig.call("cancel", request="op3").result == {"cancelled": 1}
+    assert rig.call("drain").result == {"draining": True, "before": False}
+    rig.send("late")
+    rig.run()
+    assert [failed.code for failed in rig.http.failed()] == ["draining"]
+    assert rig.call("undrain").result == {"draining": False, "before": True}
+    assert rig.call("cancel", tenant="tenant").result == {"cancelled": 0}
+    assert {rig.finish_reason(o) for o in OPERATIONS if o != "op3"} == {"length"}
+    rig.check_idle()
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "code"),
+    [
+        ("status", {}, "unknown_command"),
+        ("nonsense", {}, "unknown_command"),
+        ("cancel", {}, "bad_argument"),
+        ("requests", {"limit": 0}, "bad_argument"),
+        ("drain", {"replica": 5}, "bad_argument"),
+    ],
+)
+def test_a_bad_control_call_is_refused(command: str, args: dict[str, object], code: str) -> None:
+    """With a code, and without harm."""
+    reply = LoopRig().call(command, **args)
+    assert reply.code == code
+    assert reply.error
