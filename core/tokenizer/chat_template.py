@@ -13,8 +13,10 @@ template. After the control tokens are cut out, the guards are put back.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+
+from tokenizers import AddedToken
 
 from core.clock import Clock
 from core.errors import ModelError
@@ -48,10 +50,12 @@ class ChatTemplate:
         self._template = BoundedTemplate(source, clock, timeout_ms, max_output_bytes)
         self._source = source
         self._special_tokens = dict(special_tokens)
-        self._ids = {text: token_id for token_id, text in vocabulary.control_ids.items()}
-        self._guards = choose_guards(self._ids)
-        longest_first = sorted(self._ids, key=len, reverse=True)
-        self._controls = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        tokens = sorted(
+            vocabulary.control_tokens.items(), key=lambda item: len(item[1].content), reverse=True
+        )
+        self._control_ids = [token_id for token_id, _ in tokens]
+        self._guards = choose_guards(token.content for _, token in tokens)
+        self._controls = re.compile("|".join(_pattern(token) for _, token in tokens) or "(?!)")
 
     @classmethod
     def load(
@@ -101,7 +105,8 @@ class ChatTemplate:
         for match in self._controls.finditer(output):
             if position < match.start():
                 parts.append(output[position : match.start()].translate(shown))
-            parts.append(self._ids[match.group()])
+            assert match.lastindex is not None
+            parts.append(self._control_ids[match.lastindex - 1])
             position = match.end()
         if position < len(output):
             parts.append(output[position:].translate(shown))
@@ -129,7 +134,13 @@ def _check_roles(messages: list[dict[str, object]]) -> None:
             raise TemplateRefusedError(f"messages[{index}].role is not one of {allowed}")
 
 
-def choose_guards(control_tokens: Mapping[str, int]) -> str:
+def _pattern(token: AddedToken) -> str:
+    """Return a pattern with one group; some tokens swallow the whitespace beside them."""
+    before, after = r"\s*" * token.lstrip, r"\s*" * token.rstrip
+    return f"{before}({re.escape(token.content)}){after}"
+
+
+def choose_guards(control_tokens: Iterable[str]) -> str:
     """Return few characters of which every control token has one.
 
     None can be part of an identifier, so that field names stay what they are; preferred are those

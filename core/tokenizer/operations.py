@@ -21,8 +21,14 @@ from core.tokenizer.choice import ChoiceState
 from core.tokenizer.intake import Encoding, Intake
 from core.tokenizer.operation import Operation, TokenizerFacts, prompt_fault, request_fault
 from core.tokenizer.outbox import HttpOutbox
-from core.tokenizer.prompts import PromptEncoder, PromptError, checked_ids
-from core.tokenizer.refusals import bad_request, engine_restarted, refused, tokenizer_busy
+from core.tokenizer.prompts import ContextLengthError, PromptEncoder, PromptError, checked_ids
+from core.tokenizer.refusals import (
+    bad_request,
+    context_length_exceeded,
+    engine_restarted,
+    refused,
+    tokenizer_busy,
+)
 from core.tokenizer.requests import LiveRequest, LiveRequests, SpanStore
 
 MAX_HTTP_MESSAGES = 4096
@@ -242,6 +248,11 @@ class Operations:
         operation_id = encoding.operation_id
         if isinstance(job.error, PromptError):
             fault = bad_request(operation_id, job.error.message, job.error.param)
+            self._send_failed(encoding.peer, fault)
+            return
+        if isinstance(job.error, ContextLengthError):
+            num_tokens, limit = job.error.num_tokens, self.facts.max_model_len
+            fault = context_length_exceeded(operation_id, num_tokens, num_tokens, limit)
             self._send_failed(encoding.peer, fault)
             return
         texts = [vocabulary.token_text(token_id) for token_id in job.token_ids]

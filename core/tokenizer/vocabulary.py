@@ -31,11 +31,12 @@ class Vocabulary:
         self._full = _tokenizer(tokenizer_json)
         self._text = _tokenizer(without_control_tokens(tokenizer_json))
         self.size = size
-        self.control_ids = {
-            token_id: token.content
+        self.control_tokens = {
+            token_id: token
             for token_id, token in self._full.get_added_tokens_decoder().items()
             if token.special
         }
+        self.control_ids = {i: token.content for i, token in self.control_tokens.items()}
         self.splits_on_whitespace = _splits_on_whitespace(tokenizer_json)
         self.is_byte_level = _type_of(tokenizer_json.get("decoder")) == "ByteLevel"
         self.prefix_ids, self.suffix_ids = self._surroundings()
@@ -71,7 +72,11 @@ class Vocabulary:
 
     def token_text(self, token_id: int) -> str:
         """Return one token's own text, control tokens by name, half characters as U+FFFD."""
-        return self.all_bytes[token_id].decode("utf-8", errors="replace")
+        return self._all_texts[token_id]
+
+    @cached_property
+    def _all_texts(self) -> list[str]:
+        return [token.decode("utf-8", errors="replace") for token in self.all_bytes]
 
     @cached_property
     def all_bytes(self) -> list[bytes]:
@@ -96,7 +101,7 @@ class Vocabulary:
     def warm_up(self) -> None:
         """Build the tables now rather than within the first request."""
         self.encode("a")
-        assert len(self.visible_bytes) == len(self.all_bytes) == self.size
+        assert len(self.visible_bytes) == len(self._all_texts) == self.size
         assert self.longest_token_bytes > 0
 
     def _surroundings(self) -> tuple[list[int], list[int]]:

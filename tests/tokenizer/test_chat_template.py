@@ -124,6 +124,16 @@ def test_templates_may_build_control_tokens_around_roles(vocabulary: Vocabulary)
             built.render([{"role": role, "content": "x"}], None, True)
 
 
+def test_tokens_may_swallow_the_whitespace_beside_them(vocabulary: Vocabulary) -> None:
+    """A control token that strips does so in the template's output, as in the library."""
+    control = {"special": True, "content": "<|user|>", "rstrip": True, "lstrip": True}
+    strips = Vocabulary(with_control_token(vocabulary.content, control), 900)
+    parts = template("a <|user|> \n{{ messages[0].content }}", strips).render(
+        said("b "), None, True
+    )
+    assert encoded(parts, strips) == strips.library_encode("a <|user|> \nb ")
+
+
 def with_control_token(content: dict[str, Any], token: dict[str, Any]) -> dict[str, Any]:
     """Return a tokenizer file with one more control token."""
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
@@ -140,7 +150,7 @@ def test_special_token_variables_are_real(vocabulary: Vocabulary) -> None:
 
 def test_guards_cover_every_token_without_identifier_characters() -> None:
     """Each control token contains a guard, and guards never change a field's name."""
-    names = {"<|im_end|>": 0, "<repo_name>": 1, "<filename>": 2, "[INST]": 3, "</s>": 4}
+    names = ("<|im_end|>", "<repo_name>", "<filename>", "[INST]", "</s>")
     guards = choose_guards(names)
     assert all(any(guard in name for guard in guards) for name in names)
     assert not any(guard.isalnum() or guard == "_" for guard in guards)
@@ -149,7 +159,7 @@ def test_guards_cover_every_token_without_identifier_characters() -> None:
 def test_a_control_token_that_is_a_word_is_not_supported() -> None:
     """A control token made of letters only cannot be told from text."""
     with pytest.raises(ModelError, match="gMASK"):
-        choose_guards({"gMASK": 0})
+        choose_guards(["gMASK"])
 
 
 def test_private_use_characters_of_clients_survive(vocabulary: Vocabulary) -> None:
