@@ -266,7 +266,11 @@ async def measure(closer: Closer, connections: int) -> dict[str, Any]:
         "by_place": by_place,
         "burst": connections,
         "left": {"requests": left.waiting + left.running, "held_blocks": left.held_blocks},
-        "neighbours": {"errors": sum(1 for each in closer.busy if each.error)},
+        "neighbours": {
+            "requests": len(closer.busy),
+            "errors": sum(1 for each in closer.busy if each.error),
+            "error_examples": sorted({each.error for each in closer.busy if each.error})[:3],
+        },
     }
 
 
