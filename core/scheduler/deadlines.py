@@ -29,6 +29,10 @@ class DeadlineHeap:
         self._sweep_size = MIN_SWEEP_SIZE
         self._count = 0
 
+    def __len__(self) -> int:
+        """Return the number of entries, stale ones included."""
+        return len(self._heap)
+
     def add(self, when_ns: int, kind: DeadlineKind, request: Request) -> None:
         """Remember one deadline."""
         self._count += 1

@@ -92,13 +92,16 @@ class Scheduler:
         return self.may_start(request, replica)[1] is not None
 
     def start_quote(self, request: Request, replica: Replica) -> StartQuote:
-        """Work out the blocks of a start: for all tokens known, so that a prompt once begun can be
-        computed to its end; for all that may come if the request is not to be preempted any more.
+        """Work out the blocks of a start: for all known tokens, so that a prompt once begun can be
+        computed to its end. One that was preempted takes a block more, or it would be in need again
+        at once; one that is not to be preempted any more takes all it can come to need.
         """
         num_tokens = request.num_tokens
         if request.num_preemptions >= self.settings.max_preemptions:
             num_tokens = request.prompt_len + request.max_tokens
-        return replica.kv.quote(request, num_tokens)
+        elif request.num_preemptions:
+            num_tokens += self.settings.block_size
+        return replica.kv.quote(request, min(num_tokens, request.prompt_len + request.max_tokens))
 
     def headroom(self, request: Request, replica: Replica) -> int:
         """Return the blocks that must stay available on `replica` when `request` starts there."""
