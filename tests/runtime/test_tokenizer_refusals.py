@@ -1,0 +1,166 @@
+"""What the tokenizer refuses, and how it tells what the scheduler refuses."""
+
+from typing import Any
+
+import pytest
+
+from core.errors import RejectionReason
+from core.messages.tokenizer import (
+    ChatPrompt,
+    IdsPrompt,
+    TextPrompt,
+)
+from core.request import RequestStatus
+from core.sampling_params import SamplingParams
+from core.scheduler.plan import OutputKind
+from tests.support.tiny_vocabulary import tiny_vocabulary
+from tests.support.tokenizer_rig import MAX_MODEL_LEN, TokenizerRig, generate, record
+
+
+@pytest.fixture
+def rig() -> TokenizerRig:
+    """A tokenizer with one http process and one scheduler."""
+    return TokenizerRig(tiny_vocabulary())
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({"prompts": [IdsPrompt([])]}, "prompt", "empty"),
+        ({"prompts": [TextPrompt("")]}, "prompt", "empty"),
+        ({"prompts": []}, "prompt", "no prompt"),
+        ({"prompts": [IdsPrompt([5, 900])]}, "prompt", "900"),
+        ({"prompts": [IdsPrompt([-1])]}, "prompt", "-1"),
+        ({"prompts": [ChatPrompt([{"role": "x", "content": "y"}])]}, "messages", "role"),
+        ({"sampling": SamplingParams(stop_token_ids=(900,))}, "stop_token_ids", "900"),
+        ({"sampling": SamplingParams(logit_bias=((901, 1.0),))}, "logit_bias", "901"),
+        ({"stop": ("",)}, "stop", "stop strings"),
+        ({"stop": ("a", "b", "c", "d", "e")}, "stop", "stop strings"),
+        ({"stop": ("x" * 2000,)}, "stop", "stop strings"),
+    ],
+)
+def test_bad_requests_fail_with_their_parameter(
+    rig: TokenizerRig, fields: dict[str, Any], param: str, words: str
+) -> None:
+    """What is wrong with an operation is said with the parameter's name; no request is made."""
+    assert rig.generate(**fields) == []
+    (failed,) = rig.http.failed()
+    assert (failed.status, failed.param) == (400, param)
+    assert words in failed.message
+    rig.check_idle()
+
+
+def test_too_long_a_prompt_says_both_numbers(rig: TokenizerRig) -> None:
+    """Prompt + max_tokens beyond the context is refused with what was asked for and the limit."""
+    ids = [10] * 500
+    assert rig.generate(prompts=[IdsPrompt(ids)], max_tokens=13) == []
+    (failed,) = rig.http.failed()
+    assert failed.code == "context_length_exceeded"
+    assert (
+        "maximum context length is 512 tokens. However, you requested 513 tokens" in failed.message
+    )
+    assert failed.num_prompt_tokens == 500
+    assert failed.rejection is not None
+    assert (failed.rejection.measured, failed.rejection.threshold) == (513, 512)
+    (submit,) = rig.generate("fits", prompts=[IdsPrompt(ids)], max_tokens=12)
+    assert submit.prompt_len + submit.max_tokens == MAX_MODEL_LEN
+
+
+def test_a_hopeless_text_is_refused_before_it_is_encoded(rig: TokenizerRig) -> None:
+    """A text that no encoding can make short enough costs one look, not many pieces."""
+    rig.generate(text="x" * 1_000_000)
+    (failed,) = rig.http.failed()
+    assert failed.code == "context_length_exceeded"
+    assert len(rig.worker.tenants) <= 2
+    rig.check_idle()
+
+
+def test_a_full_arena_is_429_and_leaves_nothing() -> None:
+    """An operation whose choices do not all fit is refused whole; room comes with a release."""
+    rig = TokenizerRig(tiny_vocabulary(), arena_tokens=3 * 256)
+    first, second = rig.generate("a", n=2)
+    assert rig.generate("b", n=2) == []
+    (failed,) = rig.http.failed()
+    assert failed.rejection is not None
+    assert failed.rejection.reason is RejectionReason.TOKENIZER_BUSY
+    assert failed.rejection.knob == "tokenizer.arena_tokens"
+    for submit in (first, second):
+        rig.scheduler.finish(submit, 0)
+    rig.run()
+    assert len(rig.generate("c", n=2)) == 2
+
+
+def test_too_many_operations_are_429() -> None:
+    """Beyond `max_operations` an operation is refused at once."""
+    rig = TokenizerRig(tiny_vocabulary(), max_operations=2)
+    rig.generate("a")
+    rig.generate("b")
+    assert rig.generate("c") == []
+    (failed,) = rig.http.failed()
+    assert failed.rejection is not None
+    assert failed.rejection.knob == "tokenizer.max_operations"
+
+
+def test_too_many_pending_bytes_are_429() -> None:
+    """Prompts that wait to be encoded are bounded by their bytes."""
+    rig = TokenizerRig(tiny_vocabulary(), max_pending_bytes=10_000)
+    for operation_id in ("a", "b"):
+        rig.http.send(generate(operation_id, text="word " * 1500))
+    rig.run()
+    failed = [f for f in rig.http.failed() if f.operation_id == "b"]
+    assert failed[0].rejection is not None
+    assert failed[0].rejection.knob == "tokenizer.pending_bytes"
+
+
+def test_a_refusal_before_the_start_fails_the_operation(rig: TokenizerRig) -> None:
+    """If the scheduler refuses one choice before any has started, the operation fails whole."""
+    first, second = rig.generate(n=2)
+    rig.scheduler.say(record(first, OutputKind.QUEUED))
+    rig.scheduler.finish(
+        second, 0, RequestStatus.FINISHED_SHED, RejectionReason.QUEUE_FULL_REQUESTS
+    )
+    rig.run()
+    (failed,) = rig.http.failed()
+    assert failed.rejection is not None
+    assert failed.rejection.reason is RejectionReason.QUEUE_FULL_REQUESTS
+    assert failed.rejection.knob == "scheduler.max_queued_requests"
+    assert [abort.request_id for abort in rig.scheduler.aborts] == [first.request_id]
+    assert rig.http.chunks("op") == []
+
+
+def test_a_clients_own_deadline_is_marked(rig: TokenizerRig) -> None:
+    """A deadline that the client set is status 408 before the start, a mark on the chunk after."""
+    (waiting,) = rig.generate("waiting", queue_deadline_ns=5)
+    running = rig.begun("running", end_deadline_ns=5)
+    for submit in (waiting, running):
+        rig.scheduler.finish(
+            submit, 0, RequestStatus.FINISHED_EXPIRED, RejectionReason.DEADLINE_EXCEEDED
+        )
+    rig.run()
+    (failed,) = rig.http.failed()
+    assert (failed.operation_id, failed.status) == ("waiting", 408)
+    last = rig.http.chunks("running")[-1]
+    assert last.finish_reason == "abort"
+    assert last.client_deadline
+    assert last.rejection is not None
+
+
+def test_an_executors_fault_ends_one_choice(rig: TokenizerRig) -> None:
+    """A choice that ended with an error says so, with the reason; the other one goes on."""
+    first, second = rig.generate(n=2)
+    rig.scheduler.start(first, second)
+    rig.scheduler.finish(first, 0, RequestStatus.FINISHED_ERROR, RejectionReason.EXECUTOR_FAULT)
+    rig.scheduler.tokens(second, rig.vocabulary.encode("b"))
+    rig.run()
+    last = rig.http.chunks("op", 0)[-1]
+    assert last.finish_reason == "error"
+    assert last.rejection is not None
+    assert rig.http.text("op", 1) == "b"
+
+
+def test_an_operation_id_twice_is_refused(rig: TokenizerRig) -> None:
+    """A second operation under a live id fails and leaves the first alone."""
+    rig.begun("same")
+    assert rig.generate("same") == []
+    assert [failed.param for failed in rig.http.failed()] == ["id"]
+    assert len(rig.operations) == 1
