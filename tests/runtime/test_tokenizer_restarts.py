@@ -1,4 +1,4 @@
-"""The tokenizer when a neighbour dies, leaves, or is not understood: nothing lost, nothing double."""
+"""The tokenizer when a neighbour dies, leaves or is not understood: nothing lost or doubled."""
 
 import pytest
 
