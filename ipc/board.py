@@ -41,6 +41,7 @@ class Snapshot:
     epoch: int
     stamp_ns: int
     stale: bool = False
+    sequence: int = 0  # of the publication: another one, another page
 
 
 def board_layout(dtype: np.dtype[Any], version: int = PAGE_VERSION) -> Layout:
@@ -112,7 +113,7 @@ class BoardReader:
                 return self._last
             page = np.frombuffer(bytes(self._memory.pages[slot]), self._dtype).reshape(())
             if _checksum(sequence, stamp_ns, epoch, page.reshape(1).view(np.uint8).data) == crc:
-                self._last = Snapshot(page, epoch, stamp_ns)
+                self._last = Snapshot(page, epoch, stamp_ns, sequence=sequence)
                 return self._last
         return Snapshot(self._last.page, self._last.epoch, self._last.stamp_ns, stale=True)
 

@@ -6,7 +6,7 @@ line says which instance has taken up its work.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from core.supervision.states import ProcessState
@@ -34,7 +34,7 @@ class PeerTable(Protocol):
         ...
 
     def peer(self, child_id: str) -> Peer:
-        """Return a child as it was at the last look; all zeros if it is not known."""
+        """Return a child as the last look found it; all zeros if it is not known."""
         ...
 
 
@@ -44,19 +44,25 @@ class BoardPeers:
     def __init__(self, page: BoardReader, serving_epoch: Callable[[str], int]) -> None:
         self._page = page
         self._serving_epoch = serving_epoch
-        self._peers: dict[str, Peer] = {}
+        self._living: dict[str, Peer] = {}  # serving as soon as the heartbeat says so
+        self._shown = 0  # sequence of the page that is known
 
     def look(self) -> None:
-        """Read the page, and the heartbeats of all children on it."""
-        page = self._page.read().page
-        children = page["children"][: int(page["num_children"])]
-        names, epochs, states = (children[key].tolist() for key in ("name", "epoch", "state"))
-        for name, epoch, state in zip(names, epochs, states, strict=True):
-            child_id = name.decode()
+        """Read the page; most of the time it is the one that is known."""
+        shown = self._page.read()
+        if shown.sequence == self._shown:
+            return
+        self._shown = shown.sequence
+        children = shown.page["children"][: int(shown.page["num_children"])]
+        columns = (children[key].tolist() for key in ("name", "epoch", "state"))
+        for name, epoch, state in zip(*columns, strict=True):
             living = epoch if ProcessState(state).has_process else 0
-            serving = living if living and self._serving_epoch(child_id) == living else 0
-            self._peers[child_id] = Peer(living, serving, state == ProcessState.GIVEN_UP)
+            is_given_up = state == ProcessState.GIVEN_UP
+            self._living[name.decode()] = Peer(living, living, is_given_up)
 
     def peer(self, child_id: str) -> Peer:
-        """Return a child as it was at the last look."""
-        return self._peers.get(child_id, Peer())
+        """Return a child: its life as at the last look, its service as it is now."""
+        peer = self._living.get(child_id, Peer())
+        if peer.living_epoch == 0 or self._serving_epoch(child_id) == peer.living_epoch:
+            return peer
+        return replace(peer, serving_epoch=0)

@@ -48,7 +48,8 @@ from ipc.spans import Ids
 
 INBOX_LIMIT = 256  # messages in a round
 LOOK_NS = 1 * NS_PER_MS  # how old the view of the peers may be when a round begins
-PUBLISH_NS = 50 * NS_PER_MS
+PUBLISH_NS = 50 * NS_PER_MS  # while something happens
+PUBLISH_IDLE_NS = 500 * NS_PER_MS
 RETRY_NS = 1 * NS_PER_MS  # while a ring is full: nothing wakes us when it has room
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,8 @@ class SchedulerLoop:
         self._outbox = outbox
         self._operations: list[dict[int, str]] = [{} for _ in arenas]  # of unfinished requests
         self._looked_ns = -LOOK_NS
-        self._published_ns = -PUBLISH_NS
+        self._published_ns = -PUBLISH_IDLE_NS
+        self._is_page_old = True
         self._retry_ns = 0
         self._result_ns = 0  # what taking in the last result cost; counted with the next plan
         self.ring_errors = 0
@@ -94,6 +96,7 @@ class SchedulerLoop:
         for receiver in channels.results:
             receiver.acknowledge()
         is_active = took_results or took_events or planned
+        self._is_page_old |= is_active
         self._publish(channels, now_ns)
         return is_active
 
@@ -229,10 +232,11 @@ class SchedulerLoop:
             self._operations[tokenizer].pop(request_id, None)
 
     def _publish(self, channels: SchedulerChannels, now_ns: int) -> None:
-        """Show the state, every PUBLISH_NS at most; an idle loop wakes up often enough for that."""
-        if now_ns - self._published_ns < PUBLISH_NS:
+        """Show the state if it has changed, and now and then that it has not."""
+        age_ns = now_ns - self._published_ns
+        if age_ns < PUBLISH_NS or (age_ns < PUBLISH_IDLE_NS and not self._is_page_old):
             return
-        self._published_ns = now_ns
+        self._published_ns, self._is_page_old = now_ns, False
         page = channels.page.page
         fill_page(page, self.core.statistics(), self.core.metering, now_ns)
         page["ring_errors"] = self.ring_errors

@@ -110,7 +110,7 @@ class Supervisor:
 
     def turn(self) -> None:
         """Wait for the next thing to happen, or a tick, and do all that is due."""
-        self._poller.poll(self._timeout_ms())
+        ready = {source for source, _ in self._poller.poll(self._timeout_ms())}
         now_ns = self._clock.now_ns()
         if now_ns - self._last_turn_ns > PAUSE_TICKS * self._tick_ns:
             self.tree.on_pause(now_ns - self._last_turn_ns, now_ns)
@@ -118,7 +118,7 @@ class Supervisor:
         self._line.stamp(self._state(), now_ns)
         self._take_signals(now_ns)
         self._take_calls(now_ns)
-        self._collect_exits(now_ns)
+        self._collect_exits(ready, now_ns)
         self._look_at_heartbeats(now_ns)
         self._look_at_drain(now_ns)
         self._act(self.tree.on_tick(now_ns))
@@ -196,10 +196,9 @@ class Supervisor:
             else:
                 self.request_stop(int(request.drain_s * NS_PER_S), now_ns)
 
-    def _collect_exits(self, now_ns: int) -> None:
+    def _collect_exits(self, ready: set[object], now_ns: int) -> None:
         for child_id, process in list(self._processes.items()):
-            returncode = process.returncode()
-            if returncode is None:
+            if process.pidfd not in ready or (returncode := process.returncode()) is None:
                 continue
             self._poller.unregister(process)
             process.close()
