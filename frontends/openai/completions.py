@@ -55,7 +55,9 @@ def _asked(request: CompletionRequest, model: ServedModel) -> Asked:
         raise bad_request("The parameter 'max_tokens' may be 0 only with 'echo'.", "max_tokens")
     num_logprobs = NO_LOGPROBS if request.logprobs is None else request.logprobs
     return Asked(
-        prompts=completion_prompts(request.prompt, model.max_prompts),
+        prompts=completion_prompts(
+            request.prompt, max_prompts=model.max_prompts, max_model_len=model.max_model_len
+        ),
         max_tokens=max_tokens,
         num_logprobs=num_logprobs,
         num_prompt_logprobs=num_logprobs if echo else NO_LOGPROBS,

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from frontends.http.errors import ApiError, bad_request, unsupported_parameter
-from frontends.openai.schema import UNSUPPORTED
+from frontends.openai.schema import UNSUPPORTED, Unread
 
 logger = logging.getLogger("headrace.http")
 
@@ -21,16 +21,31 @@ MAX_SCANNED_BYTES = 65_536
 MAX_WARNED_FIELDS = 256
 MAX_SHOWN_CHARACTERS = 64
 MAX_PLAIN_VALUE_BYTES = 64
+MAX_SMALL_FIELD_BYTES = 65_536
 
 _AT_PATH = re.compile(r"^(?P<fault>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
 
 
-def decode_json(decoder: msgspec.json.Decoder[RequestT], body: bytes | msgspec.Raw) -> RequestT:
+class SmallFields(msgspec.Struct):
+    """Fields that hold a list or a map but are never large, unread."""
+
+    stop: Unread = msgspec.UNSET
+    stop_token_ids: Unread = msgspec.UNSET
+    logit_bias: Unread = msgspec.UNSET
+    stream_options: Unread = msgspec.UNSET
+
+
+SMALL_FIELDS = msgspec.json.Decoder(SmallFields)
+
+
+def decode_json(decoder: msgspec.json.Decoder[RequestT], body: bytes) -> RequestT:
     """Return the request in `body`; raises the 400 that says what is wrong with it and where."""
     if not body:
         raise bad_request("The request body is empty: send a JSON object.")
     try:
+        if len(body) > MAX_SCANNED_BYTES:
+            _check_small_fields(SMALL_FIELDS.decode(body))
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise field_error(str(error)) from None
@@ -38,6 +53,18 @@ def decode_json(decoder: msgspec.json.Decoder[RequestT], body: bytes | msgspec.R
         raise bad_request(f"The request body is not valid JSON: {error}.") from None
     except RecursionError:
         raise bad_request("The request body is nested too deeply.") from None
+
+
+def _check_small_fields(fields: SmallFields) -> None:
+    """Refuse a field by its size in bytes.
+
+    A list is built before its length is looked at: megabytes of `["a","a",…` would become fifteen
+    times as much memory first.
+    """
+    for name in fields.__struct_fields__:
+        raw = getattr(fields, name)
+        if raw is not msgspec.UNSET and len(bytes(raw)) > MAX_SMALL_FIELD_BYTES:
+            raise bad_request(f"The parameter '{name}' is too large.", name)
 
 
 def field_error(fault: str, parent: str = "") -> ApiError:

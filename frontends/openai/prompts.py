@@ -13,7 +13,11 @@ from msgspec import Meta
 
 from core.config import MAX_MODEL_LEN_LIMIT
 from core.messages.tokenizer import ChatPrompt, IdsPrompt, Prompt, TextPrompt
-from frontends.http.errors import bad_request, unsupported_parameter
+from frontends.http.errors import (
+    bad_request,
+    context_length_exceeded,
+    unsupported_parameter,
+)
 from frontends.openai.decode import field_error
 from frontends.openai.schema import MAX_PROMPTS, ChatMessage, TokenId
 
@@ -32,7 +36,7 @@ WHITESPACE = b" \t\r\n"
 ValueT = TypeVar("ValueT")
 
 
-def completion_prompts(raw: msgspec.Raw, max_prompts: int) -> list[Prompt]:
+def completion_prompts(raw: msgspec.Raw, *, max_prompts: int, max_model_len: int) -> list[Prompt]:
     """Return the prompts of a completions request; raises the 400."""
     source = bytes(raw)
     if source[:1] != b"[":
@@ -43,9 +47,13 @@ def completion_prompts(raw: msgspec.Raw, max_prompts: int) -> list[Prompt]:
         lists = _decode(LISTS_OF_IDS, source)
         return [_ids_prompt(ids, f"prompt[{i}]") for i, ids in enumerate(lists)]
     if first == b'"':
+        _check_count(_least_number_of_texts(source), max_prompts)
         texts = _decode(TEXTS, source)
         _check_count(len(texts), max_prompts)
         return [_text_prompt(text, f"prompt[{i}]") for i, text in enumerate(texts)]
+    num_ids = source.count(b",") + 1
+    if num_ids > max_model_len:
+        raise context_length_exceeded(max_model_len, num_ids, num_ids)
     return [_ids_prompt(_decode(IDS, source), "prompt")]
 
 
@@ -60,6 +68,11 @@ def _decode(decoder: msgspec.json.Decoder[ValueT], source: bytes) -> ValueT:
         return decoder.decode(source)
     except msgspec.ValidationError as error:
         raise field_error(str(error), parent="prompt") from None
+
+
+def _least_number_of_texts(source: bytes) -> int:
+    """Return a number of strings that a JSON list surely has: quotes, but for escaped ones."""
+    return (source.count(b'"') - source.count(b'\\"')) // 2
 
 
 def _check_count(num_prompts: int, max_prompts: int) -> None:

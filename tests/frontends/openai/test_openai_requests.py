@@ -231,6 +231,32 @@ def test_unknown_fields_are_ignored_with_one_warning_each(
     assert "secret" not in caplog.text
 
 
+def test_too_many_token_ids_are_refused_by_counting(rig: HttpRig) -> None:
+    """A prompt of ids beyond the context needs no tokenizer to be refused."""
+    error = rig.post(TEXT, text(prompt=[7] * 9000)).json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert "However, you requested 9000 tokens" in error["message"]
+    assert rig.engine.received(Generate) == []
+
+
+@pytest.mark.parametrize("name", ["stop", "stop_token_ids", "logit_bias"])
+def test_a_huge_small_field_is_refused_by_its_size(rig: HttpRig, name: str) -> None:
+    """A megabyte of stop strings is named without being built."""
+    value: Any = {str(i): 1 for i in range(60_000)} if name == "logit_bias" else ["a"] * 60_000
+    answer = rig.post(TEXT, text(**{name: value}))
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+    assert "too large" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "prompt", [['say "a"'] * 64, ["say a\\"] * 64, ['say \\"'] * 64, ["", *['"'] * 60]]
+)
+def test_quotes_in_prompts_are_not_counted_as_prompts(rig: HttpRig, prompt: list[str]) -> None:
+    """Escaped quotes and backslashes do not make a short list look long."""
+    answer = rig.post(TEXT, text(prompt=prompt))
+    assert "at most" not in answer.text
+
+
 def test_an_unknown_model_is_404(rig: HttpRig) -> None:
     """Both endpoints and tokenize know only the served model."""
     for path, body in ((CHAT, chat()), (TEXT, text()), ("/tokenize", {"prompt": "x"})):
