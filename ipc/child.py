@@ -72,8 +72,11 @@ def read_setup(fd: int) -> ChildSetup:
 
 
 def child_command(module: str, setup_fd: int) -> list[str]:
-    """Return the command line of a child: -P keeps the current directory off the import path."""
-    return [sys.executable, "-P", "-m", module, str(setup_fd)]
+    """Return the command line of a child: -P keeps the current directory off the import path, and
+    it runs with -O if we do.
+    """
+    optimized = ["-O"] if sys.flags.optimize else []
+    return [sys.executable, *optimized, "-P", "-m", module, str(setup_fd)]
 
 
 def inherited_fds(setup: ChildSetup, setup_fd: int) -> tuple[int, ...]:

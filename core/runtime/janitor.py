@@ -65,7 +65,6 @@ def kill(pidfds: list[int]) -> None:
 def main(argv: list[str]) -> int:
     """Run until the supervisor is gone."""
     setup = read_setup(int(argv[1]))
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     directory = RunDirectory.attach(Path(setup.run_dir))
     heartbeat_ms = config_from_json(setup.config).supervision.heartbeat_ms
     line = HeartbeatLine(Segment.open(directory.heartbeats), setup.slot)

@@ -70,10 +70,10 @@ def run_loop(
     while not is_stopping():
         stamp(loop.state(), clock.now_ns())
         if not loop.step(channels, clock):
-            wakeups.wait(_sleep_ns(loop.next_timer_ns(), clock.now_ns(), heartbeat_ns))
+            wakeups.wait(sleep_ns(loop.next_timer_ns(), clock.now_ns(), heartbeat_ns))
 
 
-def _sleep_ns(timer_ns: int | None, now_ns: int, heartbeat_ns: int) -> int:
+def sleep_ns(timer_ns: int | None, now_ns: int, heartbeat_ns: int) -> int:
     """Return how long the loop may sleep: until its timer, and no longer than a heartbeat."""
     if timer_ns is None:
         return heartbeat_ns

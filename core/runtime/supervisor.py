@@ -122,7 +122,7 @@ class Supervisor:
         self._look_at_heartbeats(now_ns)
         self._look_at_drain(now_ns)
         self._act(self.tree.on_tick(now_ns))
-        self._page.publish(self.tree, self._pids(), now_ns)
+        self._page.publish(self.tree, self._pids(), self._clock.now_ns())
 
     @property
     def is_over(self) -> bool:

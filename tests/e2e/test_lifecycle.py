@@ -111,6 +111,43 @@ def test_the_children_import_no_more_than_they_need(simulated_engine: Engine) ->
         assert "libtorch" not in maps, child_id
 
 
+def test_an_operator_restarts_a_child_and_ends_the_engine(tmp_path: Path, tiny_model: Path) -> None:
+    """`restart` gives the child a new epoch, `shutdown` ends with zero."""
+    with running_engine(tmp_path, tiny_model, SIMULATED) as engine:
+        before = engine.children()
+        admin = engine.admin()
+        answer = admin.post("/admin/commands/restart", {"child": "executor.0.0"})
+        assert answer.status == 200, answer.body
+        engine.wait_restarted("executor.0.0", before["executor.0.0"].epoch)
+        after = engine.children()
+        assert {c for c in after if after[c] != before[c]} == {"executor.0.0"}
+        assert admin.post("/admin/commands/restart", {"child": "nobody"}).status == 400
+        assert admin.post("/admin/commands/shutdown", {}).status == 200
+        assert engine.process.wait(CLEAN_UP_S * 5) == 0
+
+
+def num_fds(pid: int) -> int:
+    """Return how many files a process has open."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def test_restarts_leak_no_file_and_no_memory(tmp_path: Path, tiny_model: Path) -> None:
+    """After several deaths of several children everything is as it was after the first."""
+    children = ("executor.0.0", "scheduler", "tokenizer.0", "http.0", "admin.0")
+    overrides = (*SIMULATED, "supervision.intensity=100")
+    with running_engine(tmp_path, tiny_model, overrides) as engine:
+        seen = []
+        for _ in range(3):
+            rows = {child_id: engine.kill_child(child_id) for child_id in children}
+            for child_id, row in rows.items():
+                engine.wait_restarted(child_id, row.epoch)
+            survivors = (engine.pid, engine.children()["janitor"].pid)
+            files = sorted(path.name for path in engine.path.iterdir())
+            seen.append((files, [num_fds(pid) for pid in survivors]))
+        assert seen[1] == seen[0]
+        assert seen[2] == seen[0]
+
+
 def test_a_second_engine_of_the_name_is_refused(
     tmp_path: Path, tiny_model: Path, simulated_engine: Engine
 ) -> None:

@@ -72,8 +72,8 @@ class Client:
         return self.request("GET", path)
 
     def post(self, path: str, body: Json) -> Answer:
-        """POST a JSON body; the engine's model is named in it unless it names one."""
-        return self.request("POST", path, {"model": self._model, **body})
+        """POST a JSON body; a client of the main port names the model unless the body does."""
+        return self.request("POST", path, self._named(body))
 
     def complete(self, prompt: str | list[int], **options: object) -> Json:
         """Return the body of a completion that must succeed."""
@@ -86,9 +86,7 @@ class Client:
         when the server closes.
         """
         with contextlib.closing(self._connect()) as connection:
-            response = self._send(
-                connection, "POST", path, {"model": self._model, **body, "stream": True}
-            )
+            response = self._send(connection, "POST", path, self._named({**body, "stream": True}))
             if response.status != 200:
                 raise AssertionError((response.status, response.read()))
             for line in response:
@@ -97,6 +95,9 @@ class Client:
                     return
                 if line.startswith(b"data: "):
                     yield json.loads(content)
+
+    def _named(self, body: Json) -> Json:
+        return {"model": self._model, **body} if self._model else body
 
     def _connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
