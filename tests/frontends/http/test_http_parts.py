@@ -1,0 +1,131 @@
+"""The small parts of the http process on their own."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.clock import NS_PER_MS
+from core.config import HttpConfig
+from core.messages.http import Chunk
+from core.supervision.states import ProcessState
+from frontends.http.exchange import Exchange
+from frontends.http.limits import ByteBudget, ConnectionLimits
+from frontends.http.sse import EventTemplate
+from frontends.http.telemetry import Histogram, StreamTimer, Telemetry
+from frontends.http.wiring import serving_epoch_of
+from tests.support import boards
+
+SLICE_BYTES = 16
+
+
+async def written(parts: list[bytes]) -> list[dict[str, Any]]:
+    """Return the ASGI messages of an exchange that writes `parts`."""
+    messages: list[Any] = []
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    scope = {
+        "path": "/",
+        "method": "GET",
+        "headers": [],
+        "state": {"accepted_ns": 0, "connection": None},
+    }
+    exchange = Exchange(
+        scope, receive, send, request_id="r", telemetry=Telemetry(), slice_bytes=SLICE_BYTES
+    )
+    for part in parts:
+        await exchange.write(part)
+    await exchange.write(b"", more=False)
+    return messages
+
+
+@given(parts=st.lists(st.binary(max_size=100), max_size=5))
+def test_large_writes_are_cut_into_slices(parts: list[bytes]) -> None:
+    """No single write is larger than a slice: a buffer holds its mark and one slice at most."""
+    messages = asyncio.run(written(parts))
+    assert b"".join(m["body"] for m in messages) == b"".join(parts)
+    assert all(len(m["body"]) <= SLICE_BYTES for m in messages)
+    assert [m["more_body"] for m in messages] == [True] * (len(messages) - 1) + [False]
+
+
+def test_mark_and_slice_make_the_buffer() -> None:
+    """What a slow reader may hold is the high-water mark and one more slice."""
+    limits = ConnectionLimits.of(HttpConfig(write_buffer_bytes=65_536))
+    assert 2 * limits.slice_bytes == 65_536
+
+
+def test_a_budget_gives_no_more_than_it_has() -> None:
+    """A refused reservation takes nothing; what is given back can be taken again."""
+    budget = ByteBudget(10)
+    assert budget.take(6)
+    assert not budget.take(5)
+    assert budget.take(4)
+    budget.give(6)
+    assert budget.used_bytes == 4
+
+
+@pytest.mark.parametrize(
+    ("duration_ms", "bucket"), [(0, 0), (10, 0), (10.001, 1), (25, 1), (26, 2), (80_000, 2)]
+)
+def test_a_bucket_holds_up_to_its_bound(duration_ms: float, bucket: int) -> None:
+    """Bounds are inclusive, as Prometheus has them; the last bucket takes the rest."""
+    histogram = Histogram((0.01, 0.025))
+    histogram.observe(round(duration_ms * NS_PER_MS))
+    assert histogram.counts[bucket] == 1
+    assert histogram.sum_s == pytest.approx(duration_ms / 1000)
+
+
+def test_times_of_a_stream_are_first_gaps_and_end() -> None:
+    """One TTFT for an operation, a gap for each further output of a choice, one E2E."""
+    telemetry = Telemetry()
+    timer = StreamTimer(telemetry, accepted_ns=0)
+    for choice, at_ms in ((0, 100), (1, 110), (0, 150), (1, 170)):
+        timer.output(Chunk("op", choice, "x"), at_ms * NS_PER_MS)
+    timer.end(200 * NS_PER_MS)
+    histograms = (telemetry.ttft, telemetry.itl, telemetry.e2e)
+    assert [sum(histogram.counts) for histogram in histograms] == [1, 2, 1]
+    assert [histogram.sum_s for histogram in histograms] == pytest.approx([0.1, 0.11, 0.2])
+
+
+@pytest.mark.parametrize("text", ["", "plain", 'quo"te', "line\nbreak", "\u2028 é 🌊", "\x00"])
+def test_a_plain_chunk_is_the_full_chunk_without_extras(text: str) -> None:
+    """The fast path makes the same bytes as the one for all fields."""
+    template = EventTemplate({"id": "i"}, b',"text":', b"", has_usage=True)
+    full = template.full(3, text, logprobs=None, finish_reason=None, extra={})
+    assert template.plain(3, text) == full
+    assert full.count(b"\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("heartbeat_epoch", "row", "expected"),
+    [
+        (1, {"epoch": 1}, 1),
+        (1, {"epoch": 1, "state": ProcessState.EXITED}, 0),
+        (1, {"epoch": 1, "state": ProcessState.BACKOFF}, 0),
+        (1, {"epoch": 2, "state": ProcessState.STARTING}, 0),
+        (2, {"epoch": 2, "state": ProcessState.STARTING}, 2),
+        (0, {"epoch": 1, "state": ProcessState.STARTING}, 0),
+    ],
+    ids=["running", "dead", "waiting", "next one starts", "next one serves", "first starts"],
+)
+def test_a_tokenizer_serves_if_both_say_so(
+    heartbeat_epoch: int, row: dict[str, Any], expected: int
+) -> None:
+    """Its own word that it is ready counts only while the supervisor means the same instance."""
+    fields = boards.supervisor_fields([boards.child_row("tokenizer.0", **row)])
+    page = boards.page("supervisor", fields).record
+    assert serving_epoch_of("tokenizer.0", heartbeat_epoch, page) == expected
+
+
+def test_before_the_supervisor_shows_a_page_the_heartbeat_decides() -> None:
+    """Without a page, or without a row, what the tokenizer says is all there is."""
+    assert serving_epoch_of("tokenizer.0", 1, None) == 1
+    other = boards.page("supervisor", boards.supervisor_fields([boards.child_row("http.0")]))
+    assert serving_epoch_of("tokenizer.0", 1, other.record) == 1
