@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from core.errors import Rejection, RejectionReason
 from core.metering import Metering
 from core.policy.admission import kv_never_fits, no_replica
+from core.policy.base import Policy
 from core.policy.ordered import PolicySettings
 from core.policy.registry import make_policy
 from core.request import Request, RequestStatus
@@ -35,20 +36,22 @@ class EngineCore:
     """All scheduling of one engine."""
 
     def __init__(
-        self, settings: EngineSettings, replicas: Sequence[RecordArray], metering: Metering
+        self,
+        settings: EngineSettings,
+        replicas: Sequence[RecordArray],
+        metering: Metering,
+        policy: Policy | None = None,
     ) -> None:
-        """Start with no executor; `replicas` holds the rows, row_dtype[num_rows], of each."""
-        policy = make_policy(
-            settings.policy,
-            PolicySettings(
-                max_num_partial_prefills=settings.max_num_partial_prefills,
-                kv_headroom_fraction=settings.kv_headroom_fraction,
-            ),
-        )
+        """Start with no executor; `replicas` holds the rows, row_dtype[num_rows], of each.
+
+        `policy` None: the one that `settings` names.
+        """
         self.settings = settings
         self.metering = metering
         self._replicas = [Replica(i, rows, settings) for i, rows in enumerate(replicas)]
-        self._scheduler = Scheduler(settings, self._replicas, policy, metering)
+        self._scheduler = Scheduler(
+            settings, self._replicas, policy or configured_policy(settings), metering
+        )
 
     def on_events(self, events: Iterable[ev.Event], now_ns: int) -> None:
         """Take in what happened, in order, and end what is due."""
@@ -215,6 +218,17 @@ class EngineCore:
                 now_ns,
                 rejection=_deadline_exceeded(request, kind, now_ns),
             )
+
+
+def configured_policy(settings: EngineSettings) -> Policy:
+    """Return a new policy of the name in `settings`."""
+    return make_policy(
+        settings.policy,
+        PolicySettings(
+            max_num_partial_prefills=settings.max_num_partial_prefills,
+            kv_headroom_fraction=settings.kv_headroom_fraction,
+        ),
+    )
 
 
 def _deadline_exceeded(request: Request, kind: DeadlineKind, now_ns: int) -> Rejection:

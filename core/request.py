@@ -94,6 +94,8 @@ class Request:
     adapter: str = ""
     queue_deadline_ns: int = 0
     end_deadline_ns: int = 0
+    ttft_deadline_ns: int = 0  # the promise: first token by then
+    itl_cap_ns: int = 0  # the promise: no longer gap between two tokens
     client_deadline: bool = False  # the deadline came from the client: 408, not 504
     prompt_digests: tuple[bytes, ...] = field(default=(), repr=False)
 

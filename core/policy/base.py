@@ -18,6 +18,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
+from core.errors import Rejection
 from core.request import Request
 
 
@@ -39,6 +43,17 @@ class Grant:
 
     num_tokens: int
     blocked: Blocked = Blocked.NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeBatch:
+    """The decodes in a step, a column entry each; a promise of 0 is none."""
+
+    tenant_index: npt.NDArray[np.int32]
+    context_tokens: npt.NDArray[np.int32]  # in the KV cache before the step
+    num_output_tokens: npt.NDArray[np.int32]  # delivered so far
+    ttft_deadline_ns: npt.NDArray[np.int64]
+    itl_cap_ns: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +92,10 @@ class Step(Protocol):
         """Return the running requests with tokens left to prefill."""
         ...
 
+    def decodes(self) -> DecodeBatch:
+        """Return the decodes in the step."""
+        ...
+
     def running(self) -> list[Request]:
         """Return the running requests that may be preempted."""
         ...
@@ -95,6 +114,10 @@ class Step(Protocol):
 
     def preempt(self, request: Request) -> None:
         """Take back the memory of a running request; it returns to its place in the queue."""
+        ...
+
+    def shed(self, request: Request, rejection: Rejection) -> None:
+        """Refuse a waiting `request` that cannot be served as promised."""
         ...
 
     def missing_blocks(self, request: Request) -> int:

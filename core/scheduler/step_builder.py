@@ -10,8 +10,9 @@ only then is a victim preempted; in such a step nothing new starts.
 
 import numpy as np
 
+from core.errors import Rejection
 from core.kv_cache.manager import StartQuote
-from core.policy.base import Blocked, Grant
+from core.policy.base import Blocked, DecodeBatch, Grant
 from core.request import Request, RequestStatus
 from core.sampling_params import NO_LOGPROBS
 from core.scheduler.plan import PLAN_ROW, PlanFlag, RecordArray, StepPlan
@@ -71,6 +72,17 @@ class StepBuilder:
         requests = [self._table.request_at(row) for row in rows]
         return [request for request in requests if self.remaining(request) > 0]
 
+    def decodes(self) -> DecodeBatch:
+        """Return the decodes in the step."""
+        table, rows = self._table, self._decode_rows
+        return DecodeBatch(
+            tenant_index=table.tenant_index[rows],
+            context_tokens=table.num_scheduled[rows],
+            num_output_tokens=table.num_tokens[rows] - table.prompt_len[rows],
+            ttft_deadline_ns=table.ttft_deadline_ns[rows],
+            itl_cap_ns=table.itl_cap_ns[rows],
+        )
+
     def running(self) -> list[Request]:
         """Return the running requests that may be preempted."""
         limit = self._settings.max_preemptions
@@ -113,6 +125,13 @@ class StepBuilder:
         self.tokens_left += self._prefill_tokens.pop(request, 0)
         self._partial.discard(request)
         self._scheduler.preempt(request)
+
+    def shed(self, request: Request, rejection: Rejection) -> None:
+        """Refuse a waiting `request`."""
+        assert request.status is not RequestStatus.RUNNING, request.request_id
+        self._scheduler.finish(
+            request, RequestStatus.FINISHED_SHED, self.now_ns, rejection=rejection
+        )
 
     def missing_blocks(self, request: Request) -> int:
         """Return how many blocks must be freed, besides fenced ones, before `request` fits."""
