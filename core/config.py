@@ -1,7 +1,9 @@
-"""The whole configuration as frozen data, with every check; imports no other room but `core.errors`.
+"""The whole configuration as frozen data, with every check; imports no other room but
+`core.errors`.
 
-One dataclass a TOML table, one field a key, a docstring under each field with its unit. Reading files
-and `--set` lives in `core.config_file`; this file only knows what is acceptable, and says all that is wrong at once.
+One dataclass a TOML table, one field a key, a docstring under each field with its unit. Reading
+files and `--set` lives in `core.config_file`; this file only knows what is acceptable, and says all
+that is wrong at once.
 """
 
 from collections.abc import Iterator
@@ -46,7 +48,7 @@ class EngineConfig:
     """Model, executors and the size of a step."""
 
     model: str = "smollm2-135m"
-    """Alias of a known model, or a Hugging Face directory (config.json, safetensors, tokenizer.json)."""
+    """Known alias, or a Hugging Face directory (config.json, safetensors, tokenizer.json)."""
     served_model_name: str = ""
     """Name clients use; empty = the last part of `model`."""
     executor: str = "local"
@@ -60,7 +62,7 @@ class EngineConfig:
     threads: int = 0
     """Compute threads of an executor; 0 = cores of this machine divided among the replicas."""
     max_model_len: int = 8192
-    """Largest prompt + max_tokens of a request, tokens; lowered to the model's own limit at start."""
+    """Largest prompt + max_tokens of a request, tokens; lowered to the model's own limit."""
     max_num_seqs: int = 64
     """Sequences running at once in a replica."""
     max_num_batched_tokens: int = 512
@@ -72,7 +74,7 @@ class EngineConfig:
     num_kv_blocks: int = 0
     """KV blocks of a replica; 0 = from the memory that is free at start."""
     kv_memory_fraction: float = 0.35
-    """Share of the memory left after the weights that auto-sizing gives to the KV pools of all replicas."""
+    """Share of the memory left after the weights that auto-sizing gives to all KV pools."""
     kv_memory_limit_bytes: int = 2_147_483_648
     """Upper bound of auto-sizing for one replica's KV pool, bytes."""
     prefix_cache: bool = True
@@ -242,7 +244,7 @@ class AdminConfig:
     workers: int = 2
     """Admin processes."""
     key_sha256: str = ""
-    """SHA-256 (hex) of the admin key; empty = a random key is written to the run directory at start."""
+    """SHA-256 (hex) of the admin key; empty = a random one is written to the run directory."""
 
     def faults(self) -> Iterator[str]:
         """Yield one line for each key that cannot be accepted."""
@@ -262,7 +264,7 @@ class SupervisionConfig:
     heartbeat_ms: int = 100
     """Each loop stamps its heartbeat at least so often, ms."""
     hang_timeout_ms: int = 10_000
-    """A child whose loop has not stamped for so long (busy and loading excepted) is killed and restarted, ms."""
+    """A loop that is silent for so long (busy and loading excepted) is killed and restarted, ms."""
     step_timeout_ms: int = 30_000
     """Longest execution of a step before the executor counts as hung, ms."""
     load_timeout_ms: int = 600_000
@@ -327,7 +329,7 @@ class HeadraceConfig:
     """Everything; `check` raises with all faults listed."""
 
     name: str = "default"
-    """Name of this engine: its run directory, sockets and `--name` of the tools; at most 32 characters."""
+    """Name of this engine and of its run directory; at most 32 characters."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
@@ -365,7 +367,10 @@ class HeadraceConfig:
             "::1",
             "localhost",
         ):
-            yield f"http.host = {self.http.host!r} is reachable from outside but no tenant has an API key"
+            yield (
+                f"http.host = {self.http.host!r} is reachable from outside but no tenant has an"
+                " API key"
+            )
         if self.engine.max_model_len > self.tokenizer.arena_tokens:
             yield (
                 f"tokenizer.arena_tokens = {self.tokenizer.arena_tokens} cannot hold one request of"

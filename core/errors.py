@@ -1,13 +1,13 @@
 """Every error of the engine, by meaning; imports no other room.
 
-    HeadraceError                 something the operator or client can act on: one line, no traceback
+    HeadraceError                 something the operator can act on: one line, no traceback
     ├── ConfigError               a key, value or combination in the configuration
     ├── ModelError                a model that is missing, corrupt or not supported
     └── StartError                the engine cannot start here (port taken, memory, second owner)
 
-`Rejection` is no exception: it is a decision of the scheduler or of a cheap check before it, and travels
-unchanged to the HTTP answer, the metric label, the log line and the dashboard.
-Broken invariants are `assert`s: the process dies and the supervisor restarts it.
+`Rejection` is no exception: it is a decision of the scheduler or of a cheap check before it, and
+travels unchanged to the HTTP answer, the metric label, the log line and the dashboard. Broken
+invariants are `assert`s: the process dies and the supervisor restarts it.
 """
 
 from dataclasses import dataclass
@@ -31,10 +31,12 @@ class StartError(HeadraceError):
 
 
 class RejectionReason(IntEnum):
-    """Why a request is not served. The lower-case name is the public code; the value travels in rings.
+    """Why a request is not served. The lower-case name is the public code; the value travels in
+    rings.
 
-    400: CONTEXT_LENGTH_EXCEEDED, KV_NEVER_FITS, RATE_NEVER_FITS. 403: TENANT_FORBIDDEN. 429: queue, rate,
-    concurrency, quota, shed. 408/504: DEADLINE_EXCEEDED. 503: DRAINING, NO_REPLICA, ENGINE_RESTARTED. 500: EXECUTOR_FAULT.
+    400: CONTEXT_LENGTH_EXCEEDED, KV_NEVER_FITS, RATE_NEVER_FITS. 403: TENANT_FORBIDDEN. 429: queue,
+    rate, concurrency, quota, shed. 408/504: DEADLINE_EXCEEDED. 503: DRAINING, NO_REPLICA,
+    ENGINE_RESTARTED. 500: EXECUTOR_FAULT.
     """
 
     NONE = 0
@@ -70,8 +72,9 @@ class RejectionReason(IntEnum):
 class Rejection:
     """A refusal with its reason.
 
-    `knob` is the config path that would change the verdict, `measured` and `threshold` the two numbers
-    that were compared (in the knob's unit). `retry_after_ms` 0 means: retrying will not help.
+    `knob` is the config path that would change the verdict, `measured` and `threshold` the two
+    numbers that were compared (in the knob's unit). `retry_after_ms` 0 means: retrying will not
+    help.
     """
 
     reason: RejectionReason

@@ -6,7 +6,9 @@ from core.errors import Rejection
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
-    """One token's log-probability; `text` is its own decoding, `raw` its bytes (may be half a character)."""
+    """One token's log-probability; `text` is its own decoding, `raw` its bytes (may be half a
+    character).
+    """
 
     token_id: int
     logprob: float
@@ -16,7 +18,9 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Queued(msgspec.Struct, frozen=True, tag="queued"):
-    """The operation passed the tokenizer's checks and all its requests are in the scheduler's queue."""
+    """The operation passed the tokenizer's checks and all its requests are in the scheduler's
+    queue.
+    """
 
     operation_id: str
     prompt_token_ids: list[list[int]]  # empty unless token ids or echo were asked for
@@ -34,8 +38,9 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
 class Chunk(msgspec.Struct, frozen=True, array_like=True):
     """New text of one choice. `finish_reason` "" until the last chunk of the choice.
 
-    The text is whole UTF-8; a chunk may carry tokens and no text yet. For echoed prompt log-probabilities
-    `prompt_logprobs` is filled (the first position has none: logprob NaN). Usage counts are set in the last chunk.
+    The text is whole UTF-8; a chunk may carry tokens and no text yet. For echoed prompt
+    log-probabilities `prompt_logprobs` is filled (the first position has none: logprob NaN). Usage
+    counts are set in the last chunk.
     """
 
     operation_id: str
@@ -62,7 +67,8 @@ class Chunks(msgspec.Struct, frozen=True, tag="chunks"):
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """The whole operation ends without (further) output.
 
-    Either `rejection` (from the engine's limits) or a bad-request `message` with `param` and `code`.
+    Either `rejection` (from the engine's limits) or a bad-request `message` with `param` and
+    `code`.
     """
 
     operation_id: str

@@ -1,6 +1,8 @@
-"""What the scheduler receives on its inbox: from tokenizers (requests) and the admin pool (control).
+"""What the scheduler receives on its inbox: from tokenizers (requests) and the admin pool
+(control).
 
-Control commands are declared in `ipc.control` and arrive as `ipc.messages.ControlCall`; this union adds the data path.
+Control commands are declared in `ipc.control` and arrive as `ipc.messages.ControlCall`; this union
+adds the data path.
 """
 
 import msgspec
@@ -13,8 +15,9 @@ from ipc.messages import ControlCall
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
     """One request. The prompt ids already lie in the span when this arrives.
 
-    `resume_from` = output tokens already delivered (after a scheduler restart); they lie in the span too.
-    `digests` are the chained 16-byte block digests of the full prompt blocks, concatenated.
+    `resume_from` = output tokens already delivered (after a scheduler restart); they lie in the
+    span too. `digests` are the chained 16-byte block digests of the full prompt blocks,
+    concatenated.
     """
 
     request_id: int
@@ -39,14 +42,16 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
-    """End a request with FINISHED_ABORTED; unknown ids are ignored. `closed_ns` = when the client left (0: unknown)."""
+    """End a request with FINISHED_ABORTED; unknown ids are ignored. `closed_ns` = when the client
+    left (0: unknown).
+    """
 
     request_id: int
     closed_ns: int = 0
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """A stop string was found: end with FINISHED_STOPPED and exactly `num_output_tokens` delivered."""
+    """A stop string was found: end as FINISHED_STOPPED with `num_output_tokens` delivered."""
 
     request_id: int
     num_output_tokens: int

@@ -30,10 +30,11 @@ Prompt = ChatPrompt | TextPrompt | IdsPrompt
 
 
 class Generate(msgspec.Struct, frozen=True, tag="generate"):
-    """One operation: every prompt times every choice becomes a request (choice index = prompt * n + i).
+    """One operation: every prompt times every choice becomes a request (choice index = prompt * n +
+    i).
 
-    `sampling.choice` is ignored here; `max_tokens` None = up to the context. `stop` strings are searched in the
-    text. Deadlines are CLOCK_MONOTONIC ns, 0 = none of the client's.
+    `sampling.choice` is ignored here; `max_tokens` None = up to the context. `stop` strings are
+    searched in the text. Deadlines are CLOCK_MONOTONIC ns, 0 = none of the client's.
     """
 
     operation_id: str
@@ -55,7 +56,9 @@ class Generate(msgspec.Struct, frozen=True, tag="generate"):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
-    """The client of this operation is gone (since `closed_ns`, 0 = unknown), or an operator cancels it."""
+    """The client of this operation is gone (since `closed_ns`, 0 = unknown), or an operator cancels
+    it.
+    """
 
     operation_id: str
     closed_ns: int = 0
