@@ -280,6 +280,8 @@ class EngineClient:
         if self.num_operations >= self._max_operations:
             operation.push(_refused(operation, RejectionReason.TOKENIZER_BUSY))
             return operation
+        if not any(link.epoch for link in self._links):
+            self._look_at_epochs()  # a tokenizer may have begun to serve since the last tick
         serving = sorted(
             (link for link in self._links if link.epoch), key=lambda link: len(link.operations)
         )
@@ -325,6 +327,10 @@ class EngineClient:
             operation = link.operations.get(event.operation_id)
             if operation is not None:
                 operation.push(event)
+
+    def _look_at_epochs(self) -> None:
+        for index, link in enumerate(self._links):
+            self._look_at_epoch(link, self._serving_epoch(index))
 
     def _look_at_epoch(self, link: _Link, epoch: int) -> None:
         """End the operations of an instance that is gone."""
