@@ -54,6 +54,18 @@ def test_a_stream_continues_when_its_executor_comes_back(depth: int) -> None:
     assert all(r.num_preemptions == 0 for r in requests)
 
 
+def test_an_executor_that_dies_fences_nothing() -> None:
+    """A request that was cancelled during the last step is released when the executor is dead."""
+    engine = make_engine(1)
+    request = submit(engine, 1, [10])
+    engine.plan()
+    engine.tell(ev.Abort(1))
+    assert engine.transcript(request).kinds[-1] is OutputKind.FINISHED
+    engine.kill()
+    assert engine.transcript(request).kinds[-1] is OutputKind.RELEASED
+    assert engine.core.num_requests == 0
+
+
 def test_requests_of_a_dead_executor_move_to_another() -> None:
     """With a second replica the requests of the first go on there at once."""
     engine = make_engine(2)

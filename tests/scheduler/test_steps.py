@@ -194,6 +194,30 @@ def test_a_row_is_not_reused_while_a_plan_names_it() -> None:
     assert before["request_id"][row] != 1
 
 
+def test_only_acknowledged_blocks_are_found() -> None:
+    """While a chunk is in flight an equal prompt finds the chunks before it and no more."""
+    engine = make_engine(pipeline_depth=2, max_num_batched_tokens=16)
+    prompt = list(range(10, 90))
+    engine.submit(engine.make_request(1, prompt, 1))
+    engine.plan()
+    engine.plan()
+    engine.answer()
+    same = engine.submit(engine.make_request(2, prompt[:40], 1))
+    engine.plan()
+    assert same.status is RequestStatus.RUNNING
+    assert same.num_cached_tokens == 16
+
+
+def test_a_preempted_decode_gives_its_token_of_the_step_back() -> None:
+    """What a decode would have computed goes to the request it was preempted for."""
+    engine = make_engine(6, policy="priority", max_num_seqs=2, max_num_batched_tokens=2)
+    engine.submit(engine.make_request(1, [10, 11], 16, priority=5, sampling=FOREVER))
+    while len(engine.transcripts[1].token_ids) < 12:
+        engine.step()
+    engine.submit(engine.make_request(2, [12] * 12, 4, priority=0, sampling=FOREVER))
+    assert shape(engine.plan()) == [(2, 0, 0)]
+
+
 def test_times_and_steps_are_metered() -> None:
     """Queue, prefill, decode and end-to-end times are observed once for each request."""
     engine = make_engine()
