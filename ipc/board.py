@@ -6,7 +6,7 @@ over one page would do on x86, but is unsafe on Arm from Python and stays odd wh
 here a dead writer leaves the newer slot whole.
 
     slot     a line: sequence u64 · stamp_ns u64 · epoch u64 · crc32 u64 · zeros; and the page
-    publish  older.sequence = 0 → page, stamp, epoch, crc → older.sequence = newer.sequence + 1
+    publish  into the slot with the smaller sequence: page, stamp, epoch, crc, then sequence
     read     copy the slot with the larger sequence; the crc over all of it must fit, else again
 
 A reader is disturbed only if the writer publishes twice within its copy; after a few such tries it
@@ -87,7 +87,6 @@ class BoardWriter:
         slot = 1 - self._memory.newest()
         words = self._memory.words[slot]
         self._sequence += 1
-        words[_SEQUENCE] = 0
         self._memory.pages[slot][:] = self._bytes
         words[1] = now_ns
         words[2] = self._epoch

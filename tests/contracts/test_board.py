@@ -92,14 +92,14 @@ def test_a_torn_page_is_answered_with_the_last_good_one(segment: Segment) -> Non
 
 
 def test_a_writer_that_dies_while_it_publishes_leaves_the_other_slot(segment: Segment) -> None:
-    """A slot marked as being written is not looked at; the newest whole page is the answer."""
+    """The slot that is written next is not looked at before its sequence is stored: damage there
+    leaves the newest whole page as the answer."""
     writer, reader = BoardWriter(segment, DTYPE, epoch=1), BoardReader(segment, DTYPE)
     publish(writer, 1)
     publish(writer, 2)
-    words = board_layout(DTYPE).views(segment)["words"]
-    older = int(words[:, 0].argmin())
-    words[older, 0] = 0
-    segment.buffer[board_layout(DTYPE).offsets[f"page_{older}"]] ^= 1
+    sequences = board_layout(DTYPE).views(segment)["words"][:, 0]
+    assert sorted(sequences.tolist()) == [1, 2]
+    segment.buffer[board_layout(DTYPE).offsets[f"page_{sequences.argmin()}"]] ^= 1
     assert (int(reader.read().page["steps"]), reader.read().stale) == (2, False)
 
 

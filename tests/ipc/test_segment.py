@@ -61,8 +61,9 @@ def test_a_segment_is_created_once(tmp_path: Path) -> None:
     assert Segment.open(tmp_path / "s").buffer[0] == 9
 
 
-def test_too_little_room_is_said_in_bytes(tmp_path: Path) -> None:
-    """A segment that cannot fit names needed and available bytes, and leaves no file."""
+def test_too_little_room_is_said_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment that cannot fit names needed and available bytes, and takes and leaves nothing."""
+    monkeypatch.setattr(os, "posix_fallocate", lambda *_: pytest.fail("took memory that is short"))
     needed = available_bytes(tmp_path) + 2**40
     with pytest.raises(SegmentSpaceError) as caught:
         Segment.create(tmp_path / "s", needed)
