@@ -58,8 +58,20 @@ def kill_under_load(engine: Engine, child_id: str) -> list[Stream]:
     row = engine.kill_child(child_id)
     join(streams)
     engine.wait_restarted(child_id, row.epoch)
-    wait_until(lambda: engine.client().get("/health/ready").status == 200, "readiness")
+    wait_until(lambda: is_served(engine), "an answer")
     return streams
+
+
+def is_served(engine: Engine) -> bool:
+    """Return whether a request is answered; while processes find each other again it may get a
+    retryable refusal, or no connection.
+    """
+    try:
+        answer = engine.client().post("/v1/completions", {"prompt": "hello", "max_tokens": 1})
+    except OSError:
+        return False
+    assert answer.status in (200, 503), answer
+    return answer.status == 200
 
 
 def assert_intact(streams: list[Stream], undisturbed: list[list[int]]) -> None:
