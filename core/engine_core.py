@@ -25,7 +25,14 @@ from core.scheduler.plan import OutputBatch, RecordArray, StepPlan, StepResult
 from core.scheduler.replica import Replica, ReplicaState
 from core.scheduler.scheduler import Scheduler
 from core.scheduler.settings import EngineSettings
-from core.scheduler.statistics import EngineStatistics, RequestView, engine_statistics, request_view
+from core.scheduler.statistics import (
+    EngineStatistics,
+    RequestView,
+    TenantStatistics,
+    engine_statistics,
+    request_view,
+    tenant_statistics,
+)
 from core.scheduler.step_builder import StepBuilder
 from core.scheduler.step_results import apply_result
 
@@ -95,6 +102,10 @@ class EngineCore:
     def statistics(self) -> EngineStatistics:
         """Return the present state in numbers."""
         return engine_statistics(self._scheduler)
+
+    def tenant_statistics(self) -> list[TenantStatistics]:
+        """Return the present state of every tenant, by its index in the counters."""
+        return tenant_statistics(self._scheduler)
 
     def requests(self, limit: int, tenant: str | None = None) -> list[RequestView]:
         """Return up to `limit` live requests, of one `tenant` or all, oldest first."""

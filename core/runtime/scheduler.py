@@ -238,7 +238,7 @@ class SchedulerLoop:
             return
         self._published_ns, self._is_page_old = now_ns, False
         page = channels.page.page
-        fill_page(page, self.core.statistics(), self.core.metering, now_ns)
+        fill_page(page, self.core, now_ns)
         page["ring_errors"] = self.ring_errors
         page["dropped_frames"] = self.refused_submits + channels.inbox.dropped_frames
         channels.page.publish(now_ns)

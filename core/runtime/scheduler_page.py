@@ -4,12 +4,15 @@ Owns: the copy from statistics and counters into the page. Never knows: when it 
 reads it.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
+from core.engine_core import EngineCore
 from core.metering import Buckets, Histogram, Metering
 from core.scheduler.replica import ReplicaState
-from core.scheduler.statistics import EngineStatistics
+from core.scheduler.statistics import EngineStatistics, TenantStatistics
 from ipc.pages import (
     LATENCY_BUCKETS_S,
     MAX_PAGE_TENANTS,
@@ -41,8 +44,9 @@ def new_metering() -> Metering:
     return Metering(BUCKETS, MAX_PAGE_TENANTS)
 
 
-def fill_page(page: Page, statistics: EngineStatistics, metering: Metering, now_ns: int) -> None:
+def fill_page(page: Page, core: EngineCore, now_ns: int) -> None:
     """Copy everything but the channels' own counters."""
+    statistics, metering = core.statistics(), core.metering
     for name in COUNTERS:
         page[name] = getattr(metering, name)
     for name in GAUGES:
@@ -56,6 +60,7 @@ def fill_page(page: Page, statistics: EngineStatistics, metering: Metering, now_
         _fill_histogram(page[name], getattr(metering, name))
     _fill_replicas(page, statistics)
     _fill_tenants(page, metering)
+    _fill_waits(page, core.tenant_statistics(), now_ns)
 
 
 def _fill_histogram(target: Page, histogram: Histogram) -> None:
@@ -88,3 +93,11 @@ def _fill_tenants(page: Page, metering: Metering) -> None:
     for name in TENANT_FIELDS:
         rows[name] = getattr(tenants, name)[:count]
     rows["rejections"][:, : tenants.rejections.shape[1]] = tenants.rejections[:count]
+
+
+def _fill_waits(page: Page, tenants: Sequence[TenantStatistics], now_ns: int) -> None:
+    rows = page["tenants"][: len(tenants)]
+    rows["held_blocks"] = [tenant.held_blocks for tenant in tenants]
+    rows["oldest_wait_ns"] = [
+        now_ns - tenant.oldest_arrival_ns if tenant.oldest_arrival_ns else 0 for tenant in tenants
+    ]

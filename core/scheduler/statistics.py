@@ -27,6 +27,14 @@ class ReplicaStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class TenantStatistics:
+    """What a tenant has at this moment, besides its counters."""
+
+    held_blocks: int  # on all replicas
+    oldest_arrival_ns: int  # of its requests that never started; 0 = none
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStatistics:
     """The whole engine core."""
 
@@ -90,6 +98,18 @@ def engine_statistics(scheduler: Scheduler) -> EngineStatistics:
         draining=scheduler.draining,
         replicas=tuple(replica_statistics(replica) for replica in scheduler.replicas),
     )
+
+
+def tenant_statistics(scheduler: Scheduler) -> list[TenantStatistics]:
+    """Take the numbers of every tenant, by its index in the counters."""
+    pools = [replica.kv.pool for replica in scheduler.replicas]
+    return [
+        TenantStatistics(
+            held_blocks=sum(pool.held_by.get(index, 0) for pool in pools),
+            oldest_arrival_ns=scheduler.waiting.oldest_arrival_of_tenant_ns(index),
+        )
+        for index in range(len(scheduler.metering.tenant_names))
+    ]
 
 
 def request_view(scheduler: Scheduler, request: Request) -> RequestView:

@@ -392,6 +392,21 @@ def test_the_page_shows_what_runs() -> None:
     assert int(page["schedule_time"]["counts"].sum()) > 0
 
 
+def test_the_page_shows_what_each_tenant_holds_and_how_long_it_waits() -> None:
+    """Blocks of running requests, and the wait of the oldest one that has not started."""
+    rig = LoopRig()
+    send_all(rig)
+    rig.rounds(8)
+    rig.clock.advance(50 * MS)
+    rig.rounds(1)
+    page = BoardReader(rig.scheduler_page, SCHEDULER_PAGE).read().page
+    other, tenant = page["tenants"][:2]
+    assert tenant["num_running"] == 4
+    assert tenant["held_blocks"] == page["replicas"][0]["num_held_blocks"] > 0
+    assert tenant["oldest_wait_ns"] == page["oldest_wait_ns"] > 50 * MS
+    assert other["held_blocks"] == other["oldest_wait_ns"] == 0
+
+
 def test_control_calls_are_answered_between_two_steps() -> None:
     """`requests` lists, `cancel` ends, `drain` refuses what comes, `undrain` ends that."""
     rig = LoopRig()
