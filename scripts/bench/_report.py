@@ -141,7 +141,11 @@ def _flatten(figures: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str
         if isinstance(value, Mapping):
             yield from _flatten(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", f"{value:.2f}" if isinstance(value, float) else str(value)
+            yield f"{prefix}{name}", _number(value) if isinstance(value, float) else str(value)
+
+
+def _number(value: float) -> str:
+    return f"{value:.2g}" if 0 < abs(value) < 0.1 else f"{value:.2f}"
 
 
 def _print_table(report: Mapping[str, Any]) -> None:
@@ -154,7 +158,7 @@ def _print_table(report: Mapping[str, Any]) -> None:
     console.print(table)
     for bar in report["bars"]:
         mark = "[green]ok  [/]" if bar["ok"] else "[red]FAIL[/]"
-        value = "not measured" if bar["value"] is None else f"{bar['value']:.2f}"
+        value = "not measured" if bar["value"] is None else _number(bar["value"])
         console.print(
             f"{mark} {bar['name']} = {value} {bar['relation']} {bar['limit']:g} {bar['unit']}"
         )
