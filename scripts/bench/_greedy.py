@@ -162,7 +162,7 @@ async def run_concurrent(
     async def neighbour() -> bool:
         await asyncio.sleep(source.uniform(0, crowd.spread_s))
         life_s = source.uniform(crowd.spread_s / 2, crowd.spread_s * 2)
-        return await leave_midway(client, model, prompts.make(source.randrange(64, 512)), life_s)
+        return await leave_midway(client, model, prompts.make(source.randrange(16, 200)), life_s)
 
     before = await preemptions(client)
     comparisons: list[Comparison] = []
@@ -288,7 +288,7 @@ def parser() -> argparse.ArgumentParser:
     way.add_argument("--teacher-forced", action="store_true", help="score the reference's output")
     way.add_argument("--concurrent", action="store_true", help="all at once, among neighbours")
     add(
-        "--neighbours", type=int, default=16, help="concurrent: requests that leave midway, a round"
+        "--neighbours", type=int, default=24, help="concurrent: requests that leave midway, a round"
     )
     add("--rounds", type=int, default=8, help="concurrent: at the most")
     add("--spread", type=float, default=4.0, help="concurrent: seconds in which requests arrive")
