@@ -60,8 +60,8 @@ class LocalExecutor:
             kernels = select_kernels(
                 settings.cache_directory,
                 dtype,
-                hidden_size=config.hidden_size,
                 head_dim=config.head_dim,
+                widths=(config.hidden_size, config.q_size, config.intermediate_size),
             )
             weights = load_weights(settings.model_directory, config, kernels)
             model = LlamaModel(

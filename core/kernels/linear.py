@@ -1,123 +1,206 @@
-"""Matrix products with weights that are packed once: oneDNN, and the plain-torch reference.
+"""Matrix products of a transformer layer with what surrounds them: references and C++ callers.
 
-x [tokens, in], weight [out, in], result [tokens, out], all in the model's dtype; accumulated in
-float32. `activation` and the second operand are applied before the one rounding of the result.
+    normed    rms_norm(x) · Wᵀ                                  queries, keys and values
+    residual  x · Wᵀ + other                                    back into the residual stream
+    gated     silu(rms_norm(x) · Gᵀ) * (rms_norm(x) · Uᵀ)       the first half of the MLP
+
+x, other, result [tokens, …] in the model's dtype, weights [out, in] in the same, norms [in]
+float32. Sums, norms and activations are float32; the normalized x and the result are rounded once.
+The C++ forms keep one packed copy of the weight (see `linear.cpp`), and the result for a token does
+not depend on the other tokens, bit for bit.
 """
 
+import ctypes
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+PANEL_COLUMNS = 32
+LANES = 16
 
-class Linear(Protocol):
-    """One weight and the products the model needs with it."""
+
+class Normed(Protocol):
+    """Product with the normalized input; `Gated` has the same form."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the weights, bytes."""
+        ...
+
+    def __call__(self, x: Tensor, norm: Tensor, epsilon: float) -> Tensor:
+        """Return the product."""
+        ...
+
+
+Gated = Normed
+
+
+class Residual(Protocol):
+    """Product added to a second operand."""
 
     @property
     def num_bytes(self) -> int:
         """Memory of the weight, bytes."""
         ...
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return x·Wᵀ."""
-        ...
-
-    def silu(self, x: Tensor) -> Tensor:
-        """Return silu(x·Wᵀ)."""
-        ...
-
-    def add(self, x: Tensor, other: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, other: Tensor) -> Tensor:
         """Return x·Wᵀ + other."""
         ...
 
-    def multiply(self, x: Tensor, other: Tensor) -> Tensor:
-        """Return x·Wᵀ * other."""
-        ...
+
+def rms_norm(x: Tensor, norm: Tensor, epsilon: float) -> Tensor:
+    """Return x / sqrt(mean(x²) + epsilon) * norm, row by row, in x's dtype."""
+    wide = x.float()
+    factor = torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
+    return (wide * factor * norm).to(x.dtype)
 
 
-class TorchLinear:
-    """The reference: products, activation and second operand in float32."""
+class TorchNormed:
+    """The reference."""
 
     def __init__(self, weight: Tensor) -> None:
         self._weight = weight
+        self.num_bytes = weight.nbytes
 
-    @property
-    def num_bytes(self) -> int:
-        """Memory of the weight, bytes."""
-        return self._weight.nbytes
-
-    def _product(self, x: Tensor) -> Tensor:
-        return x.float() @ self._weight.float().T
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return x·Wᵀ."""
-        return self._product(x).to(x.dtype)
-
-    def silu(self, x: Tensor) -> Tensor:
-        """Return silu(x·Wᵀ)."""
-        return torch.nn.functional.silu(self._product(x)).to(x.dtype)
-
-    def add(self, x: Tensor, other: Tensor) -> Tensor:
-        """Return x·Wᵀ + other."""
-        return (self._product(x) + other.float()).to(x.dtype)
-
-    def multiply(self, x: Tensor, other: Tensor) -> Tensor:
-        """Return x·Wᵀ * other."""
-        return (self._product(x) * other.float()).to(x.dtype)
+    def __call__(self, x: Tensor, norm: Tensor, epsilon: float) -> Tensor:
+        """Return rms_norm(x)·Wᵀ."""
+        return torch.nn.functional.linear(rms_norm(x, norm, epsilon), self._weight)
 
 
-class PackedLinear:
-    """The same by oneDNN over its own blocked copy of the weight.
-
-    In float32 oneDNN sums a single row in another order than several, so one row is computed
-    as two: a token's numbers must not depend on what else is in the step.
-    """
+class TorchResidual:
+    """The reference."""
 
     def __init__(self, weight: Tensor) -> None:
+        self._weight = weight
         self.num_bytes = weight.nbytes
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
-        self._pads_single_rows = weight.dtype == torch.float32
-        self._unary = torch.ops.mkldnn._linear_pointwise.default
-        self._binary = torch.ops.mkldnn._linear_pointwise.binary
+
+    def __call__(self, x: Tensor, other: Tensor) -> Tensor:
+        """Return x·Wᵀ + other."""
+        return torch.nn.functional.linear(x, self._weight) + other
+
+
+class TorchGated:
+    """The reference."""
+
+    def __init__(self, gate: Tensor, up: Tensor) -> None:
+        self._gate, self._up = gate, up
+        self.num_bytes = gate.nbytes + up.nbytes
+
+    def __call__(self, x: Tensor, norm: Tensor, epsilon: float) -> Tensor:
+        """Return silu(rms_norm(x)·Gᵀ) * (rms_norm(x)·Uᵀ)."""
+        normed = rms_norm(x, norm, epsilon)
+        gate = torch.nn.functional.linear(normed, self._gate).float()
+        up = torch.nn.functional.linear(normed, self._up).float()
+        return (torch.nn.functional.silu(gate) * up).to(x.dtype)
+
+
+class _Product(ctypes.Structure):
+    """`headrace::Product` of `linear.cpp`, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "norm", "weight", "other", "out")),
+        *((name, ctypes.c_int32) for name in ("rows", "inputs", "columns")),
+        ("epsilon", ctypes.c_float),
+    )
+
+
+class NativeProduct:
+    """One packed weight and the C++ function that multiplies with it.
+
+    `kind` is `normed`, `add`, `gated` or `logits`; `packed` has the panels of `columns` results.
+    """
+
+    def __init__(
+        self, library: ctypes.CDLL, kind: str, packed: Tensor, inputs: int, columns: int
+    ) -> None:
+        suffix = "bfloat16" if packed.dtype == torch.bfloat16 else "float32"
+        self._function = getattr(library, f"headrace_{kind}_{suffix}")
+        self._packed = packed
+        self._columns = columns
+        self._out_dtype = torch.float32 if kind == "logits" else packed.dtype
+        self._product = _Product(weight=packed.data_ptr(), inputs=inputs, columns=columns)
+        self._address = ctypes.addressof(self._product)
+        self.num_bytes = packed.nbytes
+
+    def run(
+        self,
+        x: Tensor,
+        *,
+        norm: Tensor | None = None,
+        epsilon: float = 0.0,
+        other: Tensor | None = None,
+    ) -> Tensor:
+        """Return [rows, columns] for contiguous x [rows, inputs]."""
+        rows = x.shape[0]
+        out = torch.empty(rows, self._columns, dtype=self._out_dtype)
+        product = self._product
+        product.x = x.data_ptr()
+        product.norm = None if norm is None else norm.data_ptr()
+        product.other = None if other is None else other.data_ptr()
+        product.out = out.data_ptr()
+        product.rows = rows
+        product.epsilon = epsilon
+        self._function(self._address)
+        return out
 
     @staticmethod
-    def supports(dtype: torch.dtype) -> bool:
-        """Return whether oneDNN has fast kernels of this dtype on this CPU."""
-        if not torch._C._has_mkldnn:
-            return False
-        return dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return x·Wᵀ."""
-        return self._apply(x, "none")
-
-    def silu(self, x: Tensor) -> Tensor:
-        """Return silu(x·Wᵀ)."""
-        return self._apply(x, "swish")
-
-    def add(self, x: Tensor, other: Tensor) -> Tensor:
-        """Return x·Wᵀ + other."""
-        return self._combine(x, other, "add")
-
-    def multiply(self, x: Tensor, other: Tensor) -> Tensor:
-        """Return x·Wᵀ * other."""
-        return self._combine(x, other, "mul")
-
-    def _apply(self, x: Tensor, activation: str) -> Tensor:
-        if self._pads_single_rows and x.shape[0] == 1:
-            return self._apply(x.repeat(2, 1), activation)[:1]
-        out: Tensor = self._unary(x, self._packed, None, activation, [], "")
-        return out
-
-    def _combine(self, x: Tensor, other: Tensor, operation: str) -> Tensor:
-        if self._pads_single_rows and x.shape[0] == 1:
-            return self._combine(x.repeat(2, 1), other.repeat(2, 1), operation)[:1]
-        out: Tensor = self._binary(x, other, self._packed, None, operation)
-        return out
+    def supports(inputs: int) -> bool:
+        """Return whether inputs of this width fill whole vectors."""
+        return inputs % LANES == 0
 
 
-def make_linear(weight: Tensor, *, fast: bool) -> Linear:
-    """Return the packed form if wanted and supported, else the reference."""
-    if fast and PackedLinear.supports(weight.dtype):
-        return PackedLinear(weight)
-    return TorchLinear(weight)
+class NativeNormed:
+    """rms_norm(x)·Wᵀ by `linear.cpp`."""
+
+    def __init__(self, library: ctypes.CDLL, weight: Tensor) -> None:
+        columns, inputs = weight.shape
+        packed = pack_panels(weight, PANEL_COLUMNS)
+        self._product = NativeProduct(library, "normed", packed, inputs, columns)
+        self.num_bytes = self._product.num_bytes
+
+    def __call__(self, x: Tensor, norm: Tensor, epsilon: float) -> Tensor:
+        """Return the product."""
+        return self._product.run(x, norm=norm, epsilon=epsilon)
+
+
+class NativeResidual:
+    """x·Wᵀ + other by `linear.cpp`."""
+
+    def __init__(self, library: ctypes.CDLL, weight: Tensor) -> None:
+        columns, inputs = weight.shape
+        packed = pack_panels(weight, PANEL_COLUMNS)
+        self._product = NativeProduct(library, "add", packed, inputs, columns)
+        self.num_bytes = self._product.num_bytes
+
+    def __call__(self, x: Tensor, other: Tensor) -> Tensor:
+        """Return the product."""
+        return self._product.run(x, other=other)
+
+
+class NativeGated:
+    """silu(rms_norm(x)·Gᵀ) * (rms_norm(x)·Uᵀ) by `linear.cpp`."""
+
+    def __init__(self, library: ctypes.CDLL, gate: Tensor, up: Tensor) -> None:
+        columns, inputs = gate.shape
+        halves = torch.stack((pack_panels(gate, LANES), pack_panels(up, LANES)), dim=2)
+        packed = halves.flatten(2, 3).contiguous()  # [panels, inputs/pack, gate 16 | up 16, pack]
+        self._product = NativeProduct(library, "gated", packed, inputs, columns)
+        self.num_bytes = self._product.num_bytes
+
+    def __call__(self, x: Tensor, norm: Tensor, epsilon: float) -> Tensor:
+        """Return the product."""
+        return self._product.run(x, norm=norm, epsilon=epsilon)
+
+
+def pack_panels(weight: Tensor, width: int) -> Tensor:
+    """Return [panels, inputs/pack, width, pack] of `weight` [columns, inputs], zero-padded.
+
+    `pack` is the number of elements in 32 bits.
+    """
+    columns, inputs = weight.shape
+    pack = 4 // weight.itemsize
+    panels = -(-columns // width)
+    padded = torch.nn.functional.pad(weight, (0, 0, 0, panels * width - columns))
+    split = padded.view(panels, width, inputs // pack, pack)
+    return split.permute(0, 2, 1, 3).contiguous()

@@ -1,7 +1,7 @@
 """Builds the C++ kernels once for this machine and loads them.
 
 Owns: the compiler call, the cache of built libraries (keyed by sources, flags, CPU and OpenMP
-library), and the typed entry points. Never knows: tensors; the op files (`rms_norm`,
+library), and the typed entry points. Never knows: tensors; the op files (`linear`,
 `paged_attention`, `vocabulary`) turn tensors into addresses.
 
 The library links against the OpenMP runtime that this process has loaded already (torch's), so
@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 SOURCE_DIRECTORY = Path(__file__).parent
-SOURCES = ("paged_attention.cpp", "rms_norm.cpp", "lm_head.cpp")
+SOURCES = ("paged_attention.cpp", "linear.cpp", "vocabulary.cpp")
 HEADERS = ("simd.h",)
 FLAGS = (
     "-std=c++17",
@@ -55,7 +55,7 @@ def openmp_runtimes() -> list[str]:
 def load_native(cache_directory: Path) -> ctypes.CDLL | None:
     """Return the kernels' library, building it if needed; None (and a warning) if that fails."""
     try:
-        library = _load(build_native(cache_directory))
+        library = load_library(build_native(cache_directory))
     except (NativeBuildError, OSError) as error:
         logger.warning("native kernels unavailable, using the slow plain-torch path: %s", error)
         return None
@@ -65,7 +65,7 @@ def load_native(cache_directory: Path) -> ctypes.CDLL | None:
     return library
 
 
-def build_native(cache_directory: Path) -> Path:
+def build_native(cache_directory: Path, sources: Sequence[str] = SOURCES) -> Path:
     """Return the path of the built library; raises NativeBuildError or OSError."""
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
@@ -74,16 +74,16 @@ def build_native(cache_directory: Path) -> Path:
     if not runtimes:
         raise NativeBuildError("no OpenMP runtime is loaded in this process")
     flags = FLAGS if platform.machine() == "x86_64" else GENERIC_FLAGS
-    target = cache_directory / f"headrace-kernels-{_key(compiler, flags, runtimes[0])}.so"
+    target = cache_directory / f"headrace-kernels-{_key(compiler, flags, runtimes[0], sources)}.so"
     if not target.exists():
         cache_directory.mkdir(parents=True, exist_ok=True)
-        _compile(compiler, flags, runtimes[0], target)
+        _compile(compiler, flags, runtimes[0], sources, target)
     return target
 
 
-def _key(compiler: str, flags: Sequence[str], runtime: str) -> str:
+def _key(compiler: str, flags: Sequence[str], runtime: str, sources: Sequence[str]) -> str:
     digest = hashlib.sha256()
-    for name in (*HEADERS, *SOURCES):
+    for name in (*HEADERS, *sources):
         digest.update((SOURCE_DIRECTORY / name).read_bytes())
     digest.update("\0".join((compiler, *flags, runtime, _cpu_description())).encode())
     return digest.hexdigest()[:24]
@@ -99,13 +99,15 @@ def _cpu_description() -> str:
     return "\n".join(sorted({line for line in lines if line.startswith(wanted)}))
 
 
-def _compile(compiler: str, flags: Sequence[str], runtime: str, target: Path) -> None:
+def _compile(
+    compiler: str, flags: Sequence[str], runtime: str, sources: Sequence[str], target: Path
+) -> None:
     """Compile all sources side by side, link, and move the library to `target` in one step."""
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as build:
-        objects = [Path(build) / f"{Path(name).stem}.o" for name in SOURCES]
+        objects = [Path(build) / f"{Path(name).stem}.o" for name in sources]
         commands = [
             [compiler, *flags, "-c", str(SOURCE_DIRECTORY / name), "-o", str(path)]
-            for name, path in zip(SOURCES, objects, strict=True)
+            for name, path in zip(sources, objects, strict=True)
         ]
         _run_all(commands)
         library = Path(build) / "kernels.so"
@@ -132,17 +134,17 @@ def _run_all(commands: list[list[str]]) -> None:
         raise NativeBuildError(f"the compiler failed: {complaints[0][-2000:]}")
 
 
-def _load(path: Path) -> ctypes.CDLL:
+def load_library(path: Path) -> ctypes.CDLL:
+    """Return the library at `path` with its functions typed."""
     library = ctypes.CDLL(str(path))
-    pointer, integer, real = ctypes.c_void_p, ctypes.c_int32, ctypes.c_float
+    pointer, integer = ctypes.c_void_p, ctypes.c_int32
     signatures: dict[str, list[type]] = {
         "headrace_embed": [pointer, pointer, pointer, integer, integer],
         "headrace_argmax": [pointer, pointer, pointer, integer, integer],
     }
     for dtype in ("float32", "bfloat16"):
-        signatures[f"headrace_paged_attention_{dtype}"] = [pointer]
-        signatures[f"headrace_rms_norm_{dtype}"] = [pointer] * 3 + [integer, integer, real]
-        signatures[f"headrace_lm_head_{dtype}"] = [pointer] * 3 + [integer] * 3
+        for name in ("paged_attention", "normed", "add", "gated", "logits"):
+            signatures[f"headrace_{name}_{dtype}"] = [pointer]
     for name, arguments in signatures.items():
         function = getattr(library, name)
         function.argtypes = arguments

@@ -6,13 +6,25 @@ Never knows: layers or weights beyond their sizes.
 
 import ctypes
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from core.kernels.linear import Linear, make_linear
+from core.kernels.linear import (
+    Gated,
+    NativeGated,
+    NativeNormed,
+    NativeProduct,
+    NativeResidual,
+    Normed,
+    Residual,
+    TorchGated,
+    TorchNormed,
+    TorchResidual,
+)
 from core.kernels.native import load_native
 from core.kernels.paged_attention import (
     AttentionShape,
@@ -20,7 +32,6 @@ from core.kernels.paged_attention import (
     PagedAttention,
     TorchPagedAttention,
 )
-from core.kernels.rms_norm import NativeRmsNorm, RmsNorm, rms_norm
 from core.kernels.vocabulary import PackedVocabulary, PlainVocabulary, Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -38,13 +49,21 @@ class Kernels:
         """`cpp` or `torch`."""
         return "torch" if self.library is None else "cpp"
 
-    def linear(self, weight: Tensor) -> Linear:
-        """Return the products with `weight` [out, in]."""
-        return make_linear(weight, fast=True)
+    def normed(self, weight: Tensor) -> Normed:
+        """Return the product rms_norm(x)·Wᵀ with `weight` [out, in]."""
+        return TorchNormed(weight) if self.library is None else NativeNormed(self.library, weight)
 
-    def rms_norm(self) -> RmsNorm:
-        """Return the normalization."""
-        return rms_norm if self.library is None else NativeRmsNorm(self.library, self.dtype)
+    def residual(self, weight: Tensor) -> Residual:
+        """Return the product x·Wᵀ + other with `weight` [out, in]."""
+        if self.library is None:
+            return TorchResidual(weight)
+        return NativeResidual(self.library, weight)
+
+    def gated(self, gate: Tensor, up: Tensor) -> Gated:
+        """Return the gated product with `gate` and `up` [out, in]."""
+        if self.library is None:
+            return TorchGated(gate, up)
+        return NativeGated(self.library, gate, up)
 
     def vocabulary(self, weight: Tensor) -> Vocabulary:
         """Return the embedding or LM head with `weight` [vocabulary, hidden]."""
@@ -60,22 +79,17 @@ class Kernels:
 
 
 def select_kernels(
-    cache_directory: Path, dtype: torch.dtype, *, hidden_size: int, head_dim: int
+    cache_directory: Path, dtype: torch.dtype, *, head_dim: int, widths: Sequence[int]
 ) -> Kernels:
-    """Return the C++ kernels if they can be built and fit the model's widths, else the references.
+    """Return the C++ kernels if they can be built and fit the model, else the references.
 
-    Says so in a warning if the slow path is taken.
+    `widths` are the input sizes of all products. Says so in a warning if the slow path is taken.
     """
-    fits = (
-        NativeRmsNorm.supports(hidden_size)
-        and PackedVocabulary.supports(hidden_size)
-        and NativePagedAttention.supports(head_dim)
-    )
-    if not fits:
+    if not (NativePagedAttention.supports(head_dim) and all(map(NativeProduct.supports, widths))):
         logger.warning(
-            "hidden size %d or head size %d does not fit the native kernels, using plain torch",
-            hidden_size,
+            "heads of %d or inputs of %s do not fit the native kernels, using plain torch",
             head_dim,
+            ", ".join(map(str, widths)),
         )
         return Kernels(None, dtype)
     return Kernels(load_native(cache_directory), dtype)

@@ -115,14 +115,18 @@ struct Bfloat16 {
 
 // acc[M rows][N * 16 columns] += rows[M][depth] * panel[depth][columns], in cells.
 // Row m's cell k lies at rows[m * kRowStride + k * kDepthStride], column cells of step k at panel[k * panel_stride].
-template <class T, int M, int N, int kRowStride, int kDepthStride>
+// kPrefetch > 0: the panel comes from memory, fetch it so many steps ahead.
+template <class T, int M, int N, int kRowStride, int kDepthStride, int kPrefetch = 0>
 [[gnu::always_inline]] inline void tile_product(const uint32_t* rows, const uint32_t* panel,
                                                 ptrdiff_t panel_stride, int depth,
                                                 Floats (&acc)[M][N]) {
   for (int k = 0; k < depth; ++k) {
     Cells columns[N];
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) columns[n] = load<Cells>(panel + n * kLanes);
+    for (int n = 0; n < N; ++n) {
+      columns[n] = load<Cells>(panel + n * kLanes);
+      if (kPrefetch) __builtin_prefetch(panel + kPrefetch * panel_stride + n * kLanes);
+    }
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       const uint32_t row = rows[m * kRowStride];

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from core.kernels.linear import Linear
+from core.kernels.linear import Gated, Normed, Residual
 from core.kernels.paged_attention import AttentionBatch, AttentionShape
 from core.kernels.selection import Kernels
 from core.kernels.vocabulary import Vocabulary
@@ -28,19 +28,18 @@ class LayerWeights:
     """One layer; norms float32 [hidden], the rest packed."""
 
     input_norm: Tensor
-    qkv: Linear
-    out: Linear
+    qkv: Normed
+    out: Residual
     post_norm: Tensor
-    gate: Linear
-    up: Linear
-    down: Linear
+    gate_up: Gated
+    down: Residual
 
     @property
     def num_bytes(self) -> int:
         """Memory of the layer, bytes."""
-        linears = (self.qkv, self.out, self.gate, self.up, self.down)
-        norms = self.input_norm.nbytes + self.post_norm.nbytes
-        return norms + sum(linear.num_bytes for linear in linears)
+        products = self.qkv.num_bytes + self.out.num_bytes
+        products += self.gate_up.num_bytes + self.down.num_bytes
+        return products + self.input_norm.nbytes + self.post_norm.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +98,13 @@ def _load_layer(
     )
     return LayerWeights(
         input_norm=norm("input_layernorm"),
-        qkv=kernels.linear(qkv),
-        out=kernels.linear(matrix("self_attn.o_proj", hidden, config.q_size)),
+        qkv=kernels.normed(qkv),
+        out=kernels.residual(matrix("self_attn.o_proj", hidden, config.q_size)),
         post_norm=norm("post_attention_layernorm"),
-        gate=kernels.linear(matrix("mlp.gate_proj", inner, hidden)),
-        up=kernels.linear(matrix("mlp.up_proj", inner, hidden)),
-        down=kernels.linear(matrix("mlp.down_proj", hidden, inner)),
+        gate_up=kernels.gated(
+            matrix("mlp.gate_proj", inner, hidden), matrix("mlp.up_proj", inner, hidden)
+        ),
+        down=kernels.residual(matrix("mlp.down_proj", hidden, inner)),
     )
 
 
@@ -126,28 +126,26 @@ class LlamaModel:
             config.num_heads, config.num_kv_heads, config.head_dim, block_size
         )
         self.weights = weights
-        self._rms_norm = kernels.rms_norm()
         self._attention = kernels.attention(self.attention_shape, rope_table(config, num_positions))
 
     def forward(self, token_ids: Tensor, batch: AttentionBatch, caches: Sequence[Tensor]) -> Tensor:
         """Compute the step's tokens, extending the layers' `caches`.
 
-        token_ids int32 [tokens], all inside the vocabulary. Returns [tokens, hidden] after the
-        final norm, in the model's dtype.
+        token_ids int32 [tokens], all inside the vocabulary. Returns the residual stream
+        [tokens, hidden] in the model's dtype, before the final norm.
         """
         epsilon = self.config.rms_norm_eps
         self._attention.begin(batch)
         x = self.weights.embedding.embed(token_ids)
         for layer, cache in zip(self.weights.layers, caches, strict=True):
-            qkv = layer.qkv(self._rms_norm(x, layer.input_norm, epsilon))
-            x = layer.out.add(self._attention(qkv, cache), x)
-            normed = self._rms_norm(x, layer.post_norm, epsilon)
-            x = layer.down.add(layer.up.multiply(normed, layer.gate.silu(normed)), x)
-        return self._rms_norm(x, self.weights.norm, epsilon)
+            qkv = layer.qkv(x, layer.input_norm, epsilon)
+            x = layer.out(self._attention(qkv, cache), x)
+            x = layer.down(layer.gate_up(x, layer.post_norm, epsilon), x)
+        return x
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 [rows, vocabulary] for rows [rows, hidden] of `forward`'s result."""
-        return self.weights.head.logits(hidden)
+        return self.weights.head.logits(hidden, self.weights.norm, self.config.rms_norm_eps)
 
     def argmax(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return (value, index) of the largest logit a row; the value is NaN if there is a NaN."""
