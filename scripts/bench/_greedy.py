@@ -288,7 +288,7 @@ def parser() -> argparse.ArgumentParser:
     way.add_argument("--teacher-forced", action="store_true", help="score the reference's output")
     way.add_argument("--concurrent", action="store_true", help="all at once, among neighbours")
     add(
-        "--neighbours", type=int, default=24, help="concurrent: requests that leave midway, a round"
+        "--neighbours", type=int, default=64, help="concurrent: requests that leave midway, a round"
     )
     add("--rounds", type=int, default=8, help="concurrent: at the most")
     add("--spread", type=float, default=4.0, help="concurrent: seconds in which requests arrive")
