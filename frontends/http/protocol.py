@@ -77,6 +77,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def cut(self) -> None:
         """Drop the connection at once, with whatever was not sent."""
+        if self._running is not None:
+            self._running.disconnected = True  # its answer ends early, and rightly so
         self.transport.abort()
 
     def close_after_response(self) -> None:

@@ -225,9 +225,11 @@ def test_too_much_sent_ahead_cuts_the_connection(rig: HttpRig) -> None:
 @pytest.mark.parametrize("phase", ["queue", "start", "hold"])
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_is_cancelled_in_every_phase(
-    rig: HttpRig, phase: str, stream: bool
+    rig: HttpRig, phase: str, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Queued, prefilling or decoding, streamed or not: closing the connection cancels at once."""
+    """Queued, prefilling or decoding, streamed or not: closing the connection cancels at once, and
+    is nothing to log.
+    """
     with rig.connect() as raw:
         raw.sendall(completion(phase, stream=stream))
         generate = rig.engine.wait_for(Generate)
@@ -239,6 +241,7 @@ def test_a_client_that_leaves_is_cancelled_in_every_phase(
     assert cancel.operation_id == generate.operation_id
     assert cancel.closed_ns >= generate.accepted_ns
     assert rig.wait_for_page(disconnects=1)["num_streams"] == 0
+    assert not caplog.records
 
 
 def test_a_client_that_leaves_with_a_large_body_is_noticed(rig: HttpRig) -> None:
