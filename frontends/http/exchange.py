@@ -28,10 +28,12 @@ class ClientGoneError(Exception):
 class Connection(Protocol):
     """What an exchange may ask of the connection it runs on."""
 
-    on_lost: Callable[[], None] | None
-
     def cut(self) -> None:
         """Drop the connection at once."""
+        ...
+
+    def watch(self, on_lost: Callable[[], None]) -> None:
+        """Call `on_lost` once if the client leaves before its answer, even if it has left."""
         ...
 
     def close_after_response(self) -> None:
@@ -69,6 +71,10 @@ class Exchange:
     def header(self, name: bytes) -> bytes | None:
         """Return the first value of a header (lower-case name)."""
         return next((value for key, value in self._headers if key == name), None)
+
+    def count_header(self, name: bytes) -> int:
+        """Return how often a header (lower-case name) was sent."""
+        return sum(key == name for key, _ in self._headers)
 
     def authenticated(self) -> Tenant:
         """Return the tenant that the gate has established."""

@@ -7,7 +7,13 @@ httptools protocol with these rules added:
 * an application is started only when its request has arrived whole, so it never waits for a body;
 * data that comes while a response runs is held (bounded) instead of pausing the transport, because
   a paused transport does not notice that its peer has gone;
-* `connection_lost` calls the callback that the running exchange left here, in the same loop turn.
+* `connection_lost` calls the callback that the running exchange left here, in the same loop turn;
+* an offer of another protocol is not heard, so that a body behind it arrives;
+* an HTTP/1.0 client gets no chunks.
+
+A client that ends its side of the connection looks exactly like one that has closed it. If it waits
+for something generated, which would go on for nobody, it counts as gone at once; every other answer
+costs little and is still sent.
 """
 
 import asyncio
@@ -15,7 +21,13 @@ from collections.abc import Callable
 from typing import Any
 
 import httptools
-from uvicorn._types import ASGI3Application
+from uvicorn._types import (
+    ASGI3Application,
+    ASGIReceiveCallable,
+    ASGISendCallable,
+    ASGISendEvent,
+    Scope,
+)
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
@@ -36,11 +48,12 @@ from frontends.http.limits import (
 from frontends.http.request_id import new_request_id
 from frontends.http.telemetry import Telemetry
 
+UPGRADE = b"upgrade"
 HEADER_OVERHEAD_BYTES = 4  # ": " and CRLF of a header line
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """A connection; `cut`, `close_after_response` and `on_lost` are for its running exchange."""
+    """A connection; `cut`, `close_after_response` and `watch` are for its running exchange."""
 
     def __init__(
         self,
@@ -71,7 +84,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._ahead = b""
         self._waiting: tuple[RequestResponseCycle, ASGI3Application] | None = None
         self._running: RequestResponseCycle | None = None
-        self.on_lost: Callable[[], None] | None = None
+        self._has_ended = False
+        self._on_lost: Callable[[], None] | None = None
 
     # The exchange's side.
 
@@ -80,6 +94,12 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._running is not None:
             self._running.disconnected = True  # its answer ends early, and rightly so
         self.transport.abort()
+
+    def watch(self, on_lost: Callable[[], None]) -> None:
+        """Call `on_lost` once if the client leaves before its answer, even if it has left."""
+        self._on_lost = on_lost
+        if self._has_ended:
+            self._tell_lost()
 
     def close_after_response(self) -> None:
         """Close when the running response is complete."""
@@ -110,10 +130,12 @@ class LimitedProtocol(HttpToolsProtocol):
         self._tell_lost()
         super().connection_lost(exc)
 
-    def eof_received(self) -> None:
-        if self.on_lost is not None:
+    def eof_received(self) -> bool:  # type: ignore[override]
+        self._has_ended = True
+        if self._on_lost is not None:
             self._tell_lost()
             self.cut()
+        return self._running is not None
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
@@ -151,6 +173,10 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self.parser.get_method() == b"CONNECT":
+            self._raise(bad_request("This server is no proxy."))
+        if self.parser.should_upgrade():
+            return
         if _content_length(self.headers) > self._limits.max_body_bytes:
             self._raise_body_too_large()
         if len(self.pipeline) >= MAX_PIPELINED_REQUESTS:
@@ -172,6 +198,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self.cycle.body += body
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         super().on_message_complete()
         self._budget.give(self._body_bytes)
         self._body_bytes = 0
@@ -189,16 +217,20 @@ class LimitedProtocol(HttpToolsProtocol):
             self._waiting = (cycle, app)
             return
         self._running = cycle
+        if cycle.scope["http_version"] == "1.0":
+            app = _without_chunks(cycle, app)
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         self._running = None
-        self.on_lost = None
+        self._on_lost = None
         super().on_response_complete()
+        if not self.transport.is_closing():
+            self._feed_held()
+        if self._has_ended and self._running is None:
+            self.transport.close()
         if self.transport.is_closing():
             self._timer = self._rearmed(self._limits.write_timeout_s, self.cut)
-        else:
-            self._feed_held()
 
     def timeout_keep_alive_handler(self) -> None:
         if self.transport.get_write_buffer_size():
@@ -216,12 +248,20 @@ class LimitedProtocol(HttpToolsProtocol):
             if self._phase is Phase.HEAD and not self._has_ended_message:
                 self._fed_head_bytes += len(data)
                 self._check_head(self._fed_head_bytes)
-        except httptools.HttpParserUpgrade:
-            self.cycle.keep_alive = False
+        except httptools.HttpParserUpgrade as upgrade:
+            self._feed(self._head_without_upgrade() + data[upgrade.args[0] :])
         except (httptools.HttpParserError, ApiError):
             self._refuse(
                 self._refusal or bad_request("The bytes received are not an HTTP request.")
             )
+
+    def _head_without_upgrade(self) -> bytes:
+        """Return the head just parsed without its offer, for a parser that takes its body."""
+        version = self.parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%s: %s" % header for header in self.headers if header[0] != UPGRADE]
+        self.parser = httptools.HttpRequestParser(self)
+        return b"\r\n".join(lines) + b"\r\n\r\n"
 
     def _hold(self, data: bytes) -> None:
         """Keep what comes while a response runs."""
@@ -319,10 +359,25 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _tell_lost(self) -> None:
         """Tell the running exchange, once, that its client is gone."""
-        on_lost, self.on_lost = self.on_lost, None
+        on_lost, self._on_lost = self._on_lost, None
         if on_lost is not None:
             self._telemetry.disconnects += 1
             on_lost()
+
+
+def _without_chunks(cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Application:
+    """Return `app` answering a client that knows no chunks: a body may end with the connection."""
+    cycle.chunked_encoding = False
+
+    async def plain(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        async def send_plain(message: ASGISendEvent) -> None:
+            if message["type"] == "http.response.body":
+                cycle.expected_content_length = len(message["body"])
+            await send(message)
+
+        await app(scope, receive, send_plain)
+
+    return plain
 
 
 def _content_length(headers: list[tuple[bytes, bytes]]) -> int:

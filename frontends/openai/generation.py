@@ -73,8 +73,8 @@ class Generator:
         """Answer with the output of `message`; raises ApiError while a status can be sent."""
         timer = StreamTimer(exchange.telemetry, exchange.accepted_ns)
         with self.client.generate(message) as operation:
-            exchange.connection.on_lost = operation.cancel
             operation.on_overflow = exchange.cut_slow_reader
+            exchange.connection.watch(operation.cancel)
             if is_stream:
                 await Stream(self, exchange, operation, renderer, message, timer).run()
             else:

@@ -1,5 +1,6 @@
 """What one connection may cost: bytes, time, and the notice that its client has gone."""
 
+import socket
 from collections.abc import Callable
 
 import pytest
@@ -179,12 +180,30 @@ def test_what_is_not_http_gets_400(rig: HttpRig, garbage: bytes) -> None:
         assert reader.is_closed()
 
 
-def test_an_upgrade_is_ignored(rig: HttpRig) -> None:
-    """A client that offers another protocol is answered in HTTP/1.1."""
+UPGRADE = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2_settings": "AAMAAABk"}
+
+
+@pytest.mark.parametrize("num_packets", [1, 2])
+def test_an_upgrade_is_ignored_and_its_body_arrives(rig: HttpRig, num_packets: int) -> None:
+    """A client that offers another protocol (Java's does, always) is served in HTTP/1.1."""
+    whole = request("POST", "/detokenize", b'{"tokens": [104]}', **UPGRADE)
+    middle = len(whole) // num_packets
     with rig.connect() as raw:
-        raw.sendall(request("GET", "/version", connection="upgrade", upgrade="h2c"))
         reader = RawReader(raw)
+        raw.sendall(whole[:middle])
+        raw.sendall(whole[middle:])
+        assert reader.answer().body == b'{"prompt":"h"}'
+        raw.sendall(request("GET", "/version"))
         assert reader.answer().status == 200
+
+
+def test_an_http_1_0_client_gets_no_chunks(rig: HttpRig) -> None:
+    """The end of a stream to an old client is the end of the connection."""
+    with rig.connect() as raw:
+        raw.sendall(completion("say old", stream=True).replace(b"HTTP/1.1", b"HTTP/1.0"))
+        reader = RawReader(raw)
+        assert "transfer-encoding" not in reader.head()
+        assert reader.until(b"data: [DONE]\n\n").startswith(b"data: {")
         assert reader.is_closed()
 
 
@@ -269,6 +288,29 @@ def test_a_client_that_leaves_in_its_body_reaches_nobody(rig: HttpRig) -> None:
         raw.sendall(completion("say next"))
         assert RawReader(raw).answer().status == 200
     assert [prompt_text(g.prompts[0]) for g in rig.engine.received(Generate)] == ["say next"]
+
+
+def test_a_client_that_ends_its_side_still_gets_cheap_answers(rig: HttpRig) -> None:
+    """After the last byte a client will send, everything it has asked for is answered."""
+    detokenize = request("POST", "/detokenize", b'{"tokens": [104]}')
+    with rig.connect() as raw:
+        raw.sendall(detokenize + request("GET", "/version") + detokenize)
+        raw.shutdown(socket.SHUT_WR)
+        reader = RawReader(raw)
+        assert [reader.answer().status for _ in range(3)] == [200, 200, 200]
+        assert reader.is_closed()
+
+
+@pytest.mark.parametrize("prompt", ["queue", "hold"])
+def test_a_client_that_ends_its_side_has_left_a_generation(rig: HttpRig, prompt: str) -> None:
+    """The end of a connection looks the same from both: nothing is generated for nobody."""
+    with rig.connect() as raw:
+        raw.sendall(completion(prompt))
+        raw.shutdown(socket.SHUT_WR)
+        assert RawReader(raw).is_closed()
+    cancel = rig.engine.wait_for(Cancel)
+    assert [cancel.operation_id] == [g.operation_id for g in rig.engine.received(Generate)]
+    rig.wait_for_page(disconnects=1)
 
 
 def test_a_finished_request_is_not_cancelled(rig: HttpRig) -> None:
