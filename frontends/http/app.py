@@ -103,6 +103,8 @@ class Application:
     def _admit(self, exchange: Exchange) -> None:
         """Check where the request comes from and who sends it."""
         host = exchange.header(b"host")
+        if exchange.count_header(b"host") > 1:
+            raise bad_request("There is more than one Host header.")
         if not self._hosts.allows_host(host):
             raise permission_denied(
                 "The Host header does not name this server (setting: http.allowed_hosts).",

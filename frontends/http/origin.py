@@ -5,9 +5,11 @@ or its own origin. Neither gets past here. Names only; never knows routes or ten
 """
 
 import ipaddress
+import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
+AUTHORITY = re.compile(r"(?:\[(?P<address>[^]]*)\]|(?P<name>[^:@]*))(?::\d*)?")
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 ANY_HOST = "*"
 
@@ -46,11 +48,9 @@ class HostList:
 
 
 def host_name(authority: str) -> str:
-    """Return `authority` in lower case without port and brackets."""
-    authority = authority.strip().lower()
-    if authority.startswith("["):
-        return authority[1:].partition("]")[0]
-    return authority.partition(":")[0]
+    """Return `authority` in lower case without port and brackets; "" for anything else."""
+    match = AUTHORITY.fullmatch(authority.strip().lower())
+    return (match["address"] or match["name"] or "") if match is not None else ""
 
 
 def is_address(name: str) -> bool:

@@ -16,6 +16,7 @@ from frontends.http.request_id import request_id_for
 from frontends.http.routes import make_router
 from ipc.directory import DirectorySnapshot, DirectoryTenant
 from tests.support.http_rig import MODEL, HttpRig
+from tests.support.raw_http import RawReader
 
 Start = Callable[..., HttpRig]
 CLASSES = ("interactive", "standard", "batch")
@@ -193,6 +194,7 @@ def test_a_class_that_cannot_be_had_is_refused(
         (b"engine.lan:8000", True),
         (b"evil.example", False),
         (b"localhost.evil.example", False),
+        (b"localhost:80@evil.example", False),
         (b"10.0.0.5:8000", False),
         (b"", False),
         (None, False),
@@ -239,6 +241,13 @@ def test_a_foreign_host_gets_403(rig: HttpRig) -> None:
     """The check stands before every route."""
     answer = rig.get("/version", host="evil.example")
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "host_not_allowed")
+
+
+def test_two_hosts_get_400(rig: HttpRig) -> None:
+    """Of two Host headers a proxy before us may have believed the other one."""
+    with rig.connect() as raw:
+        raw.sendall(b"GET /version HTTP/1.1\r\nhost: localhost\r\nhost: evil.example\r\n\r\n")
+        assert RawReader(raw).answer().status == 400
 
 
 def test_a_foreign_origin_may_not_post(rig: HttpRig) -> None:
