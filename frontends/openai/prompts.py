@@ -68,6 +68,8 @@ def _decode(decoder: msgspec.json.Decoder[ValueT], source: bytes) -> ValueT:
         return decoder.decode(source)
     except msgspec.ValidationError as error:
         raise field_error(str(error), parent="prompt") from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise bad_request(f"The parameter 'prompt' is not valid JSON: {error}.", "prompt") from None
 
 
 def _least_number_of_texts(source: bytes) -> int:

@@ -178,6 +178,13 @@ def test_a_body_that_is_not_a_json_object_is_400(rig: HttpRig, body: bytes) -> N
         assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize("prompt", [b'"\xff"', b'"\xed\xa0\x80"', b'["\xc0\x80"]', b'"\\ud800"'])
+def test_a_prompt_that_is_not_unicode_is_400(rig: HttpRig, prompt: bytes) -> None:
+    """Bytes that are no UTF-8 are the client's fault wherever they stand; so are half characters."""
+    answer = rig.post("/v1/completions", b'{"prompt": ' + prompt + b"}")
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+
+
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))
 def test_a_field_that_is_not_built_is_refused(rig: HttpRig, name: str) -> None:
     """A field of OpenAI's interface that would change the answer is never ignored in silence."""
