@@ -65,6 +65,11 @@ class FrameSender(Protocol):
         """The largest frame that can be sent, bytes."""
         ...
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the next `send` finds a slot."""
+        ...
+
     def send(self, parts: Sequence[Buffer]) -> bool:
         """Append one frame made of `parts` and ring the doorbell; False = full, nothing was sent.
 

@@ -187,13 +187,18 @@ class LoopbackRingWriter:
         """The largest frame that fits, bytes."""
         return self._ring.slot_bytes
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the next `send` finds a slot."""
+        return self._ring.head - min(self._ring.acked) < self._ring.num_slots
+
     def send(self, parts: Sequence[Buffer]) -> bool:
         """Append one frame; False = full. Raises FrameError if it can never fit."""
         ring = self._ring
         frame = bytearray().join(parts)
         if len(frame) > ring.slot_bytes:
             raise FrameError(f"a frame of {len(frame)} bytes exceeds the slot of {ring.slot_bytes}")
-        if ring.head - min(ring.acked) >= ring.num_slots:
+        if not self.has_room:
             return False
         ring.frames[ring.head] = frame
         ring.head += 1

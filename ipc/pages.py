@@ -10,6 +10,7 @@ import numpy as np
 
 PAGE_VERSION = 1
 MAX_PAGE_REPLICAS = 8
+MAX_PAGE_TOKENIZERS = 8
 MAX_PAGE_TENANTS = 256  # the rest is summed in the last row, named `_other`
 NUM_CLASSES = 4
 MAX_PAGE_CHILDREN = 48
@@ -126,6 +127,8 @@ SCHEDULER_PAGE = np.dtype(
         ("last_reclaim_ns", np.int64),  # when a cancelled request's memory and row were free last
         ("ring_errors", np.uint64),  # gaps or checksum errors seen and resynchronized
         ("dropped_frames", np.uint64),  # undecodable frames
+        # Instances that may write their arenas: no request of a predecessor is written any more.
+        ("tokenizer_epochs", np.uint64, (MAX_PAGE_TOKENIZERS,)),
         ("num_replicas", np.int32),
         ("replicas", REPLICA, (MAX_PAGE_REPLICAS,)),
         ("num_tenants", np.int32),

@@ -118,13 +118,18 @@ class RingWriter:
         """The largest frame that fits, bytes."""
         return self._memory.slot_bytes
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the next `send` finds a slot."""
+        return self._num_used() < self._memory.num_slots
+
     def send(self, parts: Sequence[Buffer]) -> bool:
         """Append one frame made of `parts`; False = full. Raises FrameError if it can never fit."""
         memory = self._memory
         length = sum(memoryview(part).nbytes for part in parts)
         if length > memory.slot_bytes:
             raise FrameError(f"a frame of {length} bytes exceeds the slot of {memory.slot_bytes}")
-        if self._num_used() >= memory.num_slots:
+        if not self.has_room:
             return False
         self._fill(memory.slots[self._head % memory.num_slots], parts, length)
         self._head += 1

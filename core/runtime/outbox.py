@@ -1,50 +1,96 @@
 """Outputs on their way to the tokenizers: cut into frames, and held back while a ring is full.
 
-Owns: the frames that did not fit yet. Never knows: what the records say. It holds at most what one
-round of the scheduler produces: while anything is held back, the loop takes nothing in and plans
-nothing.
+Owns: the frames that did not fit yet, and the word for whether planning should wait for their
+readers. Never knows: what the records say.
+
+    a reader is slow          planning waits, so that outputs do not grow old on the way
+    one of several stalls     the others go on; it keeps up to MAX_HELD_BYTES for when it wakes
+    all of them stall         planning waits until one reads, or is replaced
+
+While planning waits, a line grows by no more than the plans in flight and two records a request.
 """
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from core.clock import NS_PER_MS
 from core.request import RequestStatus
 from core.scheduler.frames import output_parts
 from core.scheduler.plan import OUTPUT, OutputBatch, OutputKind
 from ipc.channel import Buffer, FrameSender
+
+STALL_NS = 100 * NS_PER_MS  # a reader that has taken nothing for so long is not merely slow
+MAX_HELD_BYTES = 16 * 2**20  # for one reader that stalls
+
+
+@dataclass(slots=True)
+class Line:
+    """What waits for one tokenizer; `moved_ns` is when it last took a frame or nothing waited."""
+
+    frames: deque[list[Buffer]] = field(default_factory=deque)
+    num_bytes: int = 0
+    moved_ns: int = 0
+
+    def append(self, parts: list[Buffer]) -> None:
+        """Put a frame at the end."""
+        self.frames.append(parts)
+        self.num_bytes += frame_bytes(parts)
+
+    def flush(self, sender: FrameSender, now_ns: int) -> None:
+        """Send as much as fits."""
+        if not self.frames:
+            self.moved_ns = now_ns
+        while self.frames and sender.send(self.frames[0]):
+            self.num_bytes -= frame_bytes(self.frames.popleft())
+            self.moved_ns = now_ns
+
+    def may_be_left_behind(self, now_ns: int) -> bool:
+        """Return whether the reader stalls and there is room for more until it wakes."""
+        return now_ns - self.moved_ns >= STALL_NS and self.num_bytes < MAX_HELD_BYTES
 
 
 class Outbox:
     """The way out to all tokenizers; `max_records` and `max_logprobs` bound one frame."""
 
     def __init__(self, num_tokenizers: int, max_records: int, max_logprobs: int) -> None:
-        self._held: list[deque[list[Buffer]]] = [deque() for _ in range(num_tokenizers)]
+        self._lines = [Line() for _ in range(num_tokenizers)]
         self._max_records = max_records
         self._max_logprobs = max_logprobs
 
     @property
-    def is_blocked(self) -> bool:
-        """Whether some ring has no room for what is to be sent."""
-        return any(self._held)
+    def is_empty(self) -> bool:
+        """Whether everything is sent."""
+        return not any(line.frames for line in self._lines)
+
+    def is_blocked(self, now_ns: int) -> bool:
+        """Return whether planning should wait until more is read."""
+        held = [line for line in self._lines if line.frames]
+        num_left_behind = sum(line.may_be_left_behind(now_ns) for line in held)
+        return num_left_behind < len(held) or num_left_behind == len(self._lines)
 
     def put(self, batches: Mapping[int, OutputBatch]) -> None:
         """Take in what happened to the requests of each tokenizer."""
         for tokenizer, batch in batches.items():
             for part in split(batch, self._max_records, self._max_logprobs):
-                self._held[tokenizer].append(output_parts(part))
+                self._lines[tokenizer].append(output_parts(part))
 
-    def flush(self, senders: Sequence[FrameSender]) -> None:
+    def flush(self, senders: Sequence[FrameSender], now_ns: int) -> None:
         """Send as much as fits."""
-        for held, sender in zip(self._held, senders, strict=True):
-            while held and sender.send(held[0]):
-                held.popleft()
+        for line, sender in zip(self._lines, senders, strict=True):
+            line.flush(sender, now_ns)
 
     def forget(self, tokenizer: int) -> None:
         """Drop what a dead tokenizer will not read."""
-        self._held[tokenizer].clear()
+        self._lines[tokenizer] = Line()
+
+
+def frame_bytes(parts: Sequence[Buffer]) -> int:
+    """Return the size of a frame in parts."""
+    return sum(memoryview(part).nbytes for part in parts)
 
 
 def split(batch: OutputBatch, max_records: int, max_logprobs: int) -> Iterator[OutputBatch]:

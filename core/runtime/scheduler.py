@@ -5,9 +5,11 @@ request. Never knows: policy (`core.engine_core`) or text. One round, never wait
 
     results → peers and inbox → plans → outputs → page
 
-Plans leave before outputs, so that executors compute while the outputs travel. While an output ring
-is full nothing is taken in and nothing is planned. Results and plans carry the epochs of both
-ends, so nothing of a predecessor is ever mistaken for ours. Results that were lost in their ring
+Plans leave before outputs, so that executors compute while the outputs travel. While a tokenizer
+does not read nothing is planned (`core.runtime.outbox`); deaths, aborts and commands are heard all
+the same. Results and plans carry the epochs of both ends, so nothing of a predecessor is ever
+mistaken for ours. A tokenizer writes into its arena only when our page says that its predecessor's
+requests have ended, for we write there too. Results that were lost in their ring
 are made good by treating the replica as restarted: its requests are recomputed.
 """
 
@@ -84,15 +86,11 @@ class SchedulerLoop:
     def step(self, channels: SchedulerChannels, clock: Clock) -> bool:
         """Do one round; False = nothing came and nothing was decided."""
         now_ns = clock.now_ns()
-        self._outbox.flush(channels.outputs)
-        if self._outbox.is_blocked:
-            self._retry_ns = now_ns + RETRY_NS
-            return False
-        self._retry_ns = 0
+        self._outbox.flush(channels.outputs, now_ns)
         took_results = self._take_results(channels, clock, now_ns)
         took_events = self._take_events(channels, now_ns)
-        planned = self._send_plans(channels, clock)
-        self._send_outputs(channels)
+        planned = not self._outbox.is_blocked(now_ns) and self._send_plans(channels, clock)
+        self._send_outputs(channels, now_ns)
         for receiver in channels.results:
             receiver.acknowledge()
         is_active = took_results or took_events or planned
@@ -102,7 +100,10 @@ class SchedulerLoop:
 
     def next_timer_ns(self) -> int | None:
         """Return the core's next deadline; sooner while a ring is full."""
-        return self._retry_ns or self.core.next_timer()
+        timer_ns = self.core.next_timer()
+        if self._outbox.is_empty:
+            return timer_ns
+        return self._retry_ns if timer_ns is None else min(timer_ns, self._retry_ns)
 
     def state(self) -> HeartbeatState:
         """Idle or draining; a scheduler is never silent for long."""
@@ -162,7 +163,10 @@ class SchedulerLoop:
     def _look(self, channels: SchedulerChannels, now_ns: int) -> list[ev.Event]:
         self._looked_ns = now_ns
         channels.peers.look()
+        known_tokenizers = list(self.lifelines.tokenizer_epochs)
         events = list(self.lifelines.events(channels.peers, pool_sizes(channels.executor_pages)))
+        if self.lifelines.tokenizer_epochs != known_tokenizers:
+            self._published_ns = now_ns - PUBLISH_IDLE_NS  # a tokenizer waits for the page
         for event in events:
             log.info("%s", event)
             if isinstance(event, ev.TokenizerDown):
@@ -209,7 +213,7 @@ class SchedulerLoop:
         planned = False
         for replica, sender in enumerate(channels.plans):
             began_ns = clock.now_ns()
-            while (plan := self.core.next_plan(replica, began_ns)) is not None:
+            while sender.has_room and (plan := self.core.next_plan(replica, began_ns)):
                 planned = True
                 spent_ns = clock.now_ns() - began_ns + self._result_ns
                 self.core.metering.schedule_time.observe_ns(spent_ns)
@@ -219,12 +223,13 @@ class SchedulerLoop:
                 began_ns = clock.now_ns()
         return planned
 
-    def _send_outputs(self, channels: SchedulerChannels) -> None:
+    def _send_outputs(self, channels: SchedulerChannels, now_ns: int) -> None:
         batches = self.core.take_outputs()
         for tokenizer, batch in batches.items():
             self._forget_finished(tokenizer, batch)
         self._outbox.put(batches)
-        self._outbox.flush(channels.outputs)
+        self._outbox.flush(channels.outputs, now_ns)
+        self._retry_ns = now_ns + RETRY_NS
 
     def _forget_finished(self, tokenizer: int, batch: OutputBatch) -> None:
         finished = batch.records["kind"] == OutputKind.FINISHED
@@ -239,6 +244,8 @@ class SchedulerLoop:
         self._published_ns, self._is_page_old = now_ns, False
         page = channels.page.page
         fill_page(page, self.core, now_ns)
+        epochs = self.lifelines.tokenizer_epochs
+        page["tokenizer_epochs"][: len(epochs)] = epochs
         page["ring_errors"] = self.ring_errors
         page["dropped_frames"] = self.refused_submits + channels.inbox.dropped_frames
         channels.page.publish(now_ns)

@@ -9,7 +9,9 @@ what the text is.
 
 Order matters at a restart of the scheduler: its predecessor's outputs are read (or voided by it)
 before anything is submitted again, so no token can be delivered twice. And nothing is sent to a
-scheduler whose epoch has not been seen, so that no submission can reach it twice.
+scheduler whose epoch has not been seen, so that no submission can reach it twice. Nor is anything
+encoded, and so written into the arena, before a scheduler has dropped our predecessor's requests,
+into whose spans it would write.
 """
 
 import logging
@@ -64,6 +66,7 @@ class TokenizerLoop:
         self._arena = arena
         self._scheduler_epoch = 0
         self._is_scheduler_ready = False
+        self._is_arena_ours = False
         self._looked_ns = 0
         self._published_ns = 0
         self._has_unsent = False
@@ -78,7 +81,7 @@ class TokenizerLoop:
         if has_new_scheduler:
             self._operations.scheduler_restarted()
         has_worked |= self._take_messages(channels)
-        has_worked |= self._encode(channels, clock)
+        has_worked |= self._is_arena_ours and self._encode(channels, clock)
         self._operations.tick(now_ns)
         self._reader.flush()
         has_worked |= self._send(channels)
@@ -87,8 +90,8 @@ class TokenizerLoop:
         return has_worked
 
     def next_timer_ns(self) -> int | None:
-        """Retry what could not be sent; else wake for what the operations have due."""
-        if self._has_unsent:
+        """Retry what could not be done; else wake for what the operations have due."""
+        if self._has_unsent or not self._is_arena_ours:
             return self._now_ns + RETRY_NS
         return self._operations.next_timer_ns()
 
@@ -106,6 +109,7 @@ class TokenizerLoop:
         self._operations.drop_peers(
             lambda identity: peers.peer(http_child(identity)).living_epoch != http_epoch(identity)
         )
+        self._is_arena_ours = self._is_arena_ours or self._has_been_announced(channels)
         scheduler = peers.peer(SCHEDULER)
         if scheduler.is_given_up:
             self._operations.fail_all()
@@ -115,6 +119,12 @@ class TokenizerLoop:
         log.info("scheduler %d serves", scheduler.serving_epoch)
         self._scheduler_epoch = scheduler.serving_epoch
         return True
+
+    def _has_been_announced(self, channels: TokenizerChannels) -> bool:
+        """Return whether a scheduler, alive or not, has seen this instance begin."""
+        facts = self._operations.facts
+        epochs = channels.scheduler_page.read().page["tokenizer_epochs"]
+        return int(epochs[facts.index]) == facts.epoch
 
     def _read_outputs(self, channels: TokenizerChannels) -> bool:
         """Apply every frame that is there; lost ones make all requests go on under new names."""

@@ -20,7 +20,7 @@ from ipc.child import Child
 from ipc.codec import Codec
 from ipc.doorbell import Doorbell
 from ipc.messages import ControlReply
-from ipc.pages import SUPERVISOR_PAGE, TOKENIZER_PAGE
+from ipc.pages import SCHEDULER_PAGE, SUPERVISOR_PAGE, TOKENIZER_PAGE
 from ipc.ports import DealerPort, RouterPort
 from ipc.ring import RingReader
 from ipc.segment import Segment
@@ -37,6 +37,7 @@ class TokenizerChannels:
     worker: EncodeWorker
     peers: PeerTable
     page: BoardWriter
+    scheduler_page: BoardReader
 
 
 def attach_tokenizer(child: Child) -> tuple[TokenizerChannels, list[object]]:
@@ -59,6 +60,7 @@ def attach_tokenizer(child: Child) -> tuple[TokenizerChannels, list[object]]:
     )  # fmt: skip
     supervisor = Segment.open(directory.board(SUPERVISOR), readonly=True)
     page = Segment.open(directory.board(child.child_id))
+    scheduler_page = Segment.open(directory.board("scheduler"), readonly=True)
     channels = TokenizerChannels(
         front=front,
         scheduler=scheduler,
@@ -66,6 +68,7 @@ def attach_tokenizer(child: Child) -> tuple[TokenizerChannels, list[object]]:
         worker=ThreadEncodeWorker(worker_bell),
         peers=BoardPeers(BoardReader(supervisor, SUPERVISOR_PAGE), child.peer_epoch),
         page=BoardWriter(page, TOKENIZER_PAGE, child.epoch),
+        scheduler_page=BoardReader(scheduler_page, SCHEDULER_PAGE),
     )
     return channels, [front.socket, scheduler.socket, bell, worker_bell]
 

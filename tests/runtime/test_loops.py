@@ -4,6 +4,8 @@ How: the same seeded operations run undisturbed once; then with a death, a delay
 any two steps. What http was told must be the same tokens, or an end with a reason.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 import numpy as np
 import pytest
@@ -35,10 +37,15 @@ def old_plan(executor_epoch: int) -> bytes:
     return b"".join(map(bytes, plan_parts(StepPlan(0, executor_epoch, 99, rows, 1))))
 
 
-def send_all(rig: LoopRig) -> None:
+def send_all(rig: LoopRig, order: Iterable[str] = tuple(OPERATIONS)) -> None:
     """Send five operations of different lengths: more than rows, longer than a step."""
-    for k, (operation_id, text) in enumerate(OPERATIONS.items()):
-        rig.send(operation_id, text=text, max_tokens=NUM_TOKENS, sampling=SamplingParams(seed=k))
+    for operation_id in order:
+        rig.send(
+            operation_id,
+            text=OPERATIONS[operation_id],
+            max_tokens=NUM_TOKENS,
+            sampling=SamplingParams(seed=int(operation_id[-1])),
+        )
 
 
 def told(rig: LoopRig) -> dict[str, list[int]]:
@@ -162,6 +169,29 @@ def test_the_requests_of_a_dead_tokenizer_leave_nothing_in_the_spans_of_the_next
     assert_intact(rig)
 
 
+@pytest.mark.parametrize("kill_point", [2, 6, 12])
+def test_a_tokenizer_replaced_while_the_scheduler_stands_still_waits_for_it(
+    kill_point: int,
+) -> None:
+    """Else results that the scheduler has yet to read would be written into a new prompt, for other
+    operations lie now where the old ones lay.
+    """
+    rig = LoopRig()
+    send_all(rig)
+    rig.rounds(kill_point)
+    rig.plan_only()
+    sleeper, rig.scheduler = rig.scheduler, None
+    rig.rounds(1)  # the executor computes
+    rig.kill_tokenizer()
+    rig.start_tokenizer()
+    rig.http.messages.clear()
+    send_all(rig, reversed(OPERATIONS))
+    rig.rounds(30)
+    rig.scheduler = sleeper
+    rig.run()
+    assert_intact(rig)
+
+
 def test_the_requests_of_a_dead_tokenizer_end() -> None:
     """Rows and blocks are free without anybody's asking."""
     rig = LoopRig()
@@ -170,6 +200,22 @@ def test_the_requests_of_a_dead_tokenizer_end() -> None:
     rig.kill_tokenizer()
     rig.run()
     rig.check_idle()
+
+
+@pytest.mark.parametrize("pipeline_depth", [1, 2])
+def test_schedulers_that_die_one_after_the_other_leave_room_for_plans(pipeline_depth: int) -> None:
+    """An executor in a long step keeps the plans of all of them in its ring."""
+    rig = LoopRig(pipeline_depth=pipeline_depth)
+    send_all(rig)
+    rig.rounds(12)
+    [sleeper], rig.executors = rig.executors, []
+    for _ in range(4):
+        rig.kill_scheduler()
+        rig.start_scheduler()
+        rig.rounds(30)
+    rig.executors = [sleeper]
+    rig.run()
+    assert_intact(rig)
 
 
 def test_a_request_moves_to_the_replica_that_is_left() -> None:
@@ -249,6 +295,31 @@ def test_a_tokenizer_that_does_not_read_stops_planning_and_loses_nothing() -> No
     rig.tokenizer = sleeper
     rig.run()
     assert_intact(rig)
+
+
+def test_a_tokenizer_that_dies_before_a_full_ring_is_noticed() -> None:
+    """Its requests end although nothing can be sent, and so do their rows and blocks."""
+    rig = LoopRig(output_slots=2)
+    send_all(rig)
+    rig.rounds(6)
+    sleeper, rig.tokenizer = rig.tokenizer, None
+    rig.rounds(50)
+    rig.tokenizer = sleeper
+    rig.kill_tokenizer()
+    rig.rounds(10)
+    rig.check_idle()
+
+
+def test_commands_are_answered_while_a_tokenizer_does_not_read() -> None:
+    """Operators can look and act just then."""
+    rig = LoopRig(output_slots=2)
+    send_all(rig)
+    rig.rounds(6)
+    rig.tokenizer = None
+    rig.rounds(50)
+    assert rig.call("drain").error == ""
+    assert rig.scheduler is not None
+    assert rig.scheduler.loop.core.is_draining
 
 
 def test_lost_results_are_recomputed() -> None:

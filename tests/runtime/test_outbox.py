@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from core.runtime.outbox import Outbox, refusal, split
-from core.scheduler.frames import read_outputs
+from core.runtime.outbox import MAX_HELD_BYTES, STALL_NS, Outbox, refusal, split
+from core.scheduler.frames import OUTPUT_HEADER, read_outputs
 from core.scheduler.plan import LOGPROB, OUTPUT, OutputBatch, OutputKind
 from ipc.loopback import LoopbackRing
 
@@ -70,8 +70,9 @@ def test_frames_wait_while_the_ring_is_full_and_keep_their_order() -> None:
     outbox.put({0: batch_of([0, 0, 0])})
     received = []
     for left in (True, True, False):
-        outbox.flush([ring.writer])
-        assert outbox.is_blocked is left
+        outbox.flush([ring.writer], 0)
+        assert outbox.is_blocked(0) is left
+        assert outbox.is_empty is not left
         frame = ring.readers[0].receive()
         assert frame is not None
         received.append(int(read_outputs(frame).records["request_id"][0]))
@@ -85,9 +86,39 @@ def test_a_full_ring_does_not_hold_back_another_tokenizer() -> None:
     full.writer.send([b"x"])
     outbox = Outbox(2, max_records=8, max_logprobs=8)
     outbox.put({0: batch_of([0]), 1: batch_of([0])})
-    outbox.flush([full.writer, free.writer])
+    outbox.flush([full.writer, free.writer], 0)
     assert free.readers[0].receive() is not None
-    assert outbox.is_blocked
+    assert outbox.is_blocked(0)
+
+
+def test_one_of_several_tokenizers_that_stalls_does_not_stop_the_others() -> None:
+    """Its outputs are kept up to a bound, and come out in order when it reads again."""
+    stalled, free = LoopbackRing(1, 4096), LoopbackRing(1, 4096)
+    writers = [stalled.writer, free.writer]
+    outbox = Outbox(2, max_records=1, max_logprobs=8)
+    outbox.put({0: batch_of([0, 0])})
+    outbox.flush(writers, 0)
+    assert outbox.is_blocked(STALL_NS - 1)
+    assert not outbox.is_blocked(STALL_NS)
+    num_held = 1
+    while not outbox.is_blocked(STALL_NS):
+        outbox.put({0: batch_of([0] * 1000)})
+        num_held += 1000
+    num_bytes = num_held * (OUTPUT_HEADER.itemsize + OUTPUT.itemsize)
+    assert MAX_HELD_BYTES <= num_bytes < MAX_HELD_BYTES + 2**18
+    stalled.readers[0].receive()
+    stalled.readers[0].acknowledge()
+    outbox.flush(writers, STALL_NS)
+    assert outbox.is_blocked(STALL_NS)  # it reads: it is only slow
+
+
+def test_tokenizers_that_all_stall_stop_planning() -> None:
+    """Nobody would read what is computed."""
+    full = LoopbackRing(1, 4096)
+    outbox = Outbox(1, max_records=1, max_logprobs=8)
+    outbox.put({0: batch_of([0, 0])})
+    outbox.flush([full.writer], 0)
+    assert outbox.is_blocked(100 * STALL_NS)
 
 
 def test_what_a_dead_tokenizer_would_have_read_is_dropped() -> None:
@@ -96,9 +127,10 @@ def test_what_a_dead_tokenizer_would_have_read_is_dropped() -> None:
     ring.writer.send([b"x"])
     outbox = Outbox(1, max_records=8, max_logprobs=8)
     outbox.put({0: batch_of([0])})
-    outbox.flush([ring.writer])
+    outbox.flush([ring.writer], 0)
     outbox.forget(0)
-    assert not outbox.is_blocked
+    assert outbox.is_empty
+    assert not outbox.is_blocked(0)
 
 
 def test_a_refusal_is_one_terminal_record_and_one_release() -> None:

@@ -142,6 +142,7 @@ class LoopRig:
         self.start_tokenizer()
         for replica in range(num_replicas):
             self.start_executor(replica)
+        self.plan_only()  # its page announces the tokenizer, long before such a process is ready
         self.peers.peers["http.0"] = Peer(1, 1)
         self.http = HttpPeer(self.network, 0, 1)
 
@@ -174,6 +175,7 @@ class LoopRig:
             page=BoardWriter(
                 anonymous_segment(board_layout(TOKENIZER_PAGE)), TOKENIZER_PAGE, epoch
             ),
+            scheduler_page=BoardReader(self.scheduler_page, SCHEDULER_PAGE),
         )  # fmt: skip
         loop = TokenizerLoop(operations, arena)
         self.tokenizer = TokenizerSide(loop, channels, operations, arena, worker)

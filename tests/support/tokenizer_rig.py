@@ -29,7 +29,7 @@ from core.tokenizer.operation import TokenizerFacts
 from core.tokenizer.operations import Operations
 from core.tokenizer.prompts import PromptEncoder
 from core.tokenizer.vocabulary import Vocabulary
-from ipc.board import BoardWriter, board_layout
+from ipc.board import BoardReader, BoardWriter, board_layout
 from ipc.codec import Codec
 from ipc.layout import anonymous_segment
 from ipc.loopback import (
@@ -40,7 +40,7 @@ from ipc.loopback import (
     LoopbackRouter,
 )
 from ipc.messages import ControlReply
-from ipc.pages import TOKENIZER_PAGE
+from ipc.pages import SCHEDULER_PAGE, TOKENIZER_PAGE
 from ipc.spans import Ids, SpanArena
 from tests.support.tiny_model import CHAT_TEMPLATE
 
@@ -239,6 +239,8 @@ class TokenizerRig:
             digest_secret=b"secret",
         )  # fmt: skip
         encoder = PromptEncoder(vocabulary, template, MAX_MODEL_LEN, piece_bytes)
+        scheduler_page = anonymous_segment(board_layout(SCHEDULER_PAGE))
+        self.scheduler_page = BoardWriter(scheduler_page, SCHEDULER_PAGE, 1)
         self.operations = Operations(facts, encoder, self.arena)
         self.loop = TokenizerLoop(self.operations, self.arena)
         self.channels = TokenizerChannels(
@@ -253,9 +255,16 @@ class TokenizerRig:
             worker=self.worker,
             peers=self.peers,
             page=BoardWriter(anonymous_segment(board_layout(TOKENIZER_PAGE)), TOKENIZER_PAGE, 3),
+            scheduler_page=BoardReader(scheduler_page, SCHEDULER_PAGE),
         )  # fmt: skip
+        self.announce(3)
         self.http = self.start_http(0, 1)
         self.scheduler = self.start_scheduler(1)
+
+    def announce(self, epoch: int) -> None:
+        """Let the scheduler's page say that instance `epoch` of the tokenizer may write."""
+        self.scheduler_page.page["tokenizer_epochs"][2] = epoch
+        self.scheduler_page.publish(self.clock.now_ns())
 
     def start_http(self, index: int, epoch: int) -> HttpPeer:
         """Start an http process instance."""
