@@ -180,7 +180,7 @@ def test_a_body_that_is_not_a_json_object_is_400(rig: HttpRig, body: bytes) -> N
 
 @pytest.mark.parametrize("prompt", [b'"\xff"', b'"\xed\xa0\x80"', b'["\xc0\x80"]', b'"\\ud800"'])
 def test_a_prompt_that_is_not_unicode_is_400(rig: HttpRig, prompt: bytes) -> None:
-    """Bytes that are no UTF-8 are the client's fault wherever they stand; so are half characters."""
+    """Bytes that are no UTF-8 are the client's fault wherever they are; so is half a character."""
     answer = rig.post("/v1/completions", b'{"prompt": ' + prompt + b"}")
     assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
 
