@@ -40,12 +40,18 @@ class ReplicaUp:
     epoch: int
     num_blocks: int
 
+    def __str__(self) -> str:
+        return f"replica {self.replica} is ready: epoch {self.epoch}, {self.num_blocks} KV blocks"
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDown:
     """The executor is dead; it may come back. Its requests return to their places in the queue."""
 
     replica: int
+
+    def __str__(self) -> str:
+        return f"replica {self.replica} is down: its requests are queued again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +60,18 @@ class ReplicaGone:
 
     replica: int
 
+    def __str__(self) -> str:
+        return f"replica {self.replica} is given up"
+
 
 @dataclass(frozen=True, slots=True)
 class TokenizerDown:
     """A tokenizer process is dead: its requests end without outputs, which nobody could read."""
 
     tokenizer: int
+
+    def __str__(self) -> str:
+        return f"tokenizer {self.tokenizer} is down: its requests end"
 
 
 @dataclass(frozen=True, slots=True)
