@@ -39,11 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="action", required=True, metavar="ACTION", help="what to do"
     )
     for name, summary in (
-        ("list", "list the known models"),
-        ("pull", "download, check and convert a model, unless it is here"),
-        ("path", "print the directory of a model, and nothing else"),
+        ("list", "List the known models"),
+        ("pull", "Download, check and convert a model, unless it is here"),
+        ("path", "Print the directory of a model, and nothing else"),
     ):
-        action = actions.add_parser(name, help=summary, description=summary)
+        action = actions.add_parser(name, help=summary, description=f"{summary}.")
         if name != "list":
             action.add_argument(
                 "name",

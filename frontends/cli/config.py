@@ -21,11 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="action", required=True, metavar="ACTION", help="what to do"
     )
     for name, summary in (
-        ("check", "say whether it is acceptable; exit code 2 if not"),
-        ("show", "write all keys as TOML, or as JSON with --json"),
-        ("keys", "list every key with its meaning"),
+        ("check", "Say whether it is acceptable; exit code 2 if not"),
+        ("show", "Write all keys as TOML, or as JSON with --json"),
+        ("keys", "List every key with its meaning"),
     ):
-        action = actions.add_parser(name, help=summary, description=summary)
+        action = actions.add_parser(name, help=summary, description=f"{summary}.")
         action.add_argument("--json", action="store_true", help="write a JSON document")
         if name != "keys":
             add_config_flags(action, SERVE_SHORTCUTS)
