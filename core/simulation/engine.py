@@ -208,4 +208,6 @@ class SimulatedEngine:
         elif kind is OutputKind.PROMPT_LOGPROBS:
             start, count = int(record["logprobs_start"]), int(record["num_logprobs"])
             for offset, entry in enumerate(batch.logprobs[start : start + count]):
-                transcript.prompt_logprobs[int(record["index"]) + offset] = float(entry["logprob"])
+                position = int(record["index"]) + offset
+                assert position not in transcript.prompt_logprobs, "a position is scored twice"
+                transcript.prompt_logprobs[position] = float(entry["logprob"])

@@ -5,6 +5,7 @@ import pytest
 from core.errors import RejectionReason
 from core.request import Request, RequestStatus
 from core.sampling_params import SamplingParams
+from core.scheduler import events as ev
 from tests.support.scheduling import CheckedEngine, make_settings, reference_tokens
 
 FOREVER = SamplingParams(ignore_eos=True)
@@ -83,6 +84,20 @@ def test_the_latest_request_gives_its_memory_back(depth: int) -> None:
     assert is_right(engine, first)
     assert is_right(engine, second)
     assert engine.metering.preemptions == 1
+
+
+def test_memory_on_its_way_is_waited_for() -> None:
+    """A decode in need waits for blocks that a cancelled neighbour's last plan still names."""
+    engine = make_engine(9, pipeline_depth=2)
+    first, second = submit(engine, 1, 12, 16), submit(engine, 2, 14, 16)
+    while len(second.block_ids) < 5:
+        assert engine.step()
+    assert engine.core.statistics().replicas[0].pool.num_free == 0
+    engine.plan()
+    engine.tell(ev.Abort(2))
+    engine.run()
+    assert engine.metering.preemptions == 0
+    assert is_right(engine, first)
 
 
 def test_a_preempted_request_keeps_its_place() -> None:

@@ -202,7 +202,7 @@ def test_only_acknowledged_blocks_are_found() -> None:
     engine.plan()
     engine.plan()
     engine.answer()
-    same = engine.submit(engine.make_request(2, prompt[:40], 1))
+    same = engine.submit(engine.make_request(2, prompt[:36], 1))
     engine.plan()
     assert same.status is RequestStatus.RUNNING
     assert same.num_cached_tokens == 16
