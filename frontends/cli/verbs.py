@@ -13,6 +13,8 @@ ENGINE_MODULE = "core.runtime.serve"
 
 MODELS_MODULE = "core.models.cli"
 
+SIMULATE_MODULE = "core.simulation.cli"
+
 
 @dataclass(frozen=True, slots=True)
 class Verb:
@@ -29,6 +31,7 @@ VERBS = (
     Verb("generate", "Generate text for one prompt", "frontends.cli.generate"),
     Verb("models", "List, pull and find models", MODELS_MODULE, own_process=True),
     Verb("config", "Check or show a configuration", "frontends.cli.config"),
+    Verb("simulate", "Replay a trace under several policies", SIMULATE_MODULE, own_process=True),
     Verb("ctl", "Look into and control a running engine", "frontends.cli.ctl"),
     Verb("version", "Show versions", "frontends.cli.version"),
 )

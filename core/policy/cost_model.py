@@ -1,0 +1,72 @@
+"""What a step costs, as a function of what is in it.
+
+Owns: the sums that every cost model reads (`StepWork`) and the search for the largest prompt chunk
+that fits into a time. Never knows: hardware or measurements; those are behind `CostModel`.
+"""
+
+from typing import NamedTuple, Protocol
+
+
+class StepWork(NamedTuple):
+    """What is in a step, in sums; the context of a row is what it has in the KV cache before it."""
+
+    num_prefill_tokens: int = 0
+    prefill_context: int = 0  # Σ context over the prompts
+    prefill_pairs: float = 0.0  # Σ n·context + n²/2 over the prompts: query-key pairs
+    num_decodes: int = 0
+    decode_context: int = 0  # Σ context over the decodes
+    num_outputs: int = 0  # rows of which a token is sampled
+
+    @property
+    def num_tokens(self) -> int:
+        """All tokens computed in the step."""
+        return self.num_prefill_tokens + self.num_decodes
+
+    def with_prefill(self, num_tokens: int, context: int, *, ends: bool = False) -> "StepWork":
+        """Return this step with a chunk of a prompt more; `ends`: its first token is sampled."""
+        return StepWork(
+            self.num_prefill_tokens + num_tokens,
+            self.prefill_context + context,
+            self.prefill_pairs + num_tokens * (context + num_tokens / 2),
+            self.num_decodes,
+            self.decode_context,
+            self.num_outputs + ends,
+        )
+
+
+class CostModel(Protocol):
+    """Anything that tells how long a step takes; more work never takes less time."""
+
+    def duration_ns(self, work: StepWork) -> int:
+        """Return the time of a step, ns."""
+        ...
+
+
+def largest_chunk(
+    model: CostModel, work: StepWork, context: int, max_tokens: int, limit_ns: int, tile: int = 1
+) -> int:
+    """Return the most tokens of a prompt that keep the step within `limit_ns`.
+
+    That is `max_tokens`, or less and then a multiple of `tile`. Times are nearly linear in the
+    number of tokens, so the search interpolates; every third look halves what is left.
+    """
+
+    def duration_ns(num_tokens: int) -> int:
+        return model.duration_ns(work.with_prefill(num_tokens, context))
+
+    low, low_ns = 0, model.duration_ns(work)
+    high, high_ns = max_tokens, duration_ns(max_tokens)
+    if high_ns <= limit_ns:
+        return max_tokens
+    num_looks = 0
+    while high - low > tile:
+        share = (limit_ns - low_ns) / (high_ns - low_ns) if num_looks % 3 < 2 else 0.5
+        middle = low + max(1, int(share * (high - low)) // tile) * tile
+        middle = min(middle, low + (high - low - 1) // tile * tile)
+        middle_ns = duration_ns(middle)
+        if middle_ns <= limit_ns:
+            low, low_ns = middle, middle_ns
+        else:
+            high, high_ns = middle, middle_ns
+        num_looks += 1
+    return low

@@ -1,0 +1,13 @@
+"""Shortest remaining prompt first, with a fixed token budget."""
+
+from core.policy.place_queue import Place
+from core.policy.urgency import UrgencyPolicy
+from core.request import Request
+
+
+class SrpfPolicy(UrgencyPolicy):
+    """The best mean time to the first token; long prompts may wait without end."""
+
+    def urgency(self, request: Request, remaining: int) -> Place:
+        """Return (tokens left to prefill, arrival time, arrival number)."""
+        return (remaining, request.arrival_ns, request.order)

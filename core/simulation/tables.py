@@ -1,0 +1,97 @@
+"""The figures of a study as tables of text, the same on a terminal and on a page.
+
+Owns: which columns there are and how a number is written. Never knows: borders, colours, tags.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+NOTHING = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns and rows; the first column is text, the others are numbers."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+def overview_table(documents: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a row for each case."""
+    columns = (
+        "policy", "kept", "goodput/s", "tokens/s", "TTFT p50", "TTFT p99", "ITL p50", "ITL p99",
+        "refused", "KV mean", "preempted", "Jain", "× real time",
+    )  # fmt: skip
+    return Table(columns, [_overview_row(document) for document in documents])
+
+
+def class_table(documents: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a row for each case and class."""
+    columns = (
+        "policy, class", "requests", "kept", "goodput/s", "TTFT p50", "TTFT p99", "ITL p50",
+        "ITL p99", "E2E p99", "refused",
+    )  # fmt: skip
+    rows = [
+        _class_row(f"{document['label']}, {name}", figures)
+        for document in documents
+        for name, figures in document["classes"].items()
+    ]
+    return Table(columns, rows)
+
+
+def as_lines(table: Table) -> list[str]:
+    """Return the table with its columns aligned, a line each."""
+    cells = [table.columns, *table.rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(table.columns))]
+    return ["  ".join(_padded(row, widths)).rstrip() for row in cells]
+
+
+def _padded(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    first, *others = zip(row, widths, strict=True)
+    return [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
+
+
+def _overview_row(document: Mapping[str, Any]) -> tuple[str, ...]:
+    overall = document["all"]
+    return (
+        document["label"],
+        _percent(1 - overall["miss_share"]),
+        f"{overall['goodput_rps']:.2f}",
+        f"{overall['goodput_tokens_per_s']:.0f}",
+        _seconds(overall["ttft_s"].get("p50")),
+        _seconds(overall["ttft_s"].get("p99")),
+        _seconds(overall["itl_s"].get("p50")),
+        _seconds(overall["itl_s"].get("p99")),
+        str(overall["num_refused"]),
+        _percent(document["kv_use"]["mean"]),
+        str(document["preemptions"]),
+        f"{document['fairness']['jain_index']:.3f}",
+        f"{document['speed']['times_real_time']:.0f}",
+    )
+
+
+def _class_row(label: str, figures: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        label,
+        str(figures["num_requests"]),
+        _percent(1 - figures["miss_share"]),
+        f"{figures['goodput_rps']:.2f}",
+        _seconds(figures["ttft_s"].get("p50")),
+        _seconds(figures["ttft_s"].get("p99")),
+        _seconds(figures["itl_s"].get("p50")),
+        _seconds(figures["itl_s"].get("p99")),
+        _seconds(figures["e2e_s"].get("p99")),
+        str(figures["num_refused"]),
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return NOTHING
+    return f"{1e3 * value:.0f} ms" if value < 1 else f"{value:.2f} s"
