@@ -143,7 +143,7 @@ class SupervisionTree:
         if self.phase in (Phase.LEAVING, Phase.OVER):
             self._rest(child)
             return self.on_tick(now_ns)
-        if returncode == EXIT_UNUSABLE and was_starting:
+        if returncode == EXIT_UNUSABLE and was_starting and not self.was_ready:
             return self._give_up(child, "", now_ns)
         if not child.asked_to_restart and not child.budget.spend(now_ns):
             limits = self.limits

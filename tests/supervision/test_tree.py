@@ -166,6 +166,15 @@ def test_a_child_that_says_it_is_unusable_at_its_first_start_ends_the_engine_at_
     assert tree.exit_code == EXIT_CANNOT_START
 
 
+def test_a_child_that_says_so_at_a_later_start_is_tried_again() -> None:
+    """It has worked here before: what it lacks, memory say, may come back."""
+    tree = running_tree()
+    assert tree.on_exit("executor.0.0", -9, 0) == [Start("executor.0.0", 2)]
+    tree.on_exit("executor.0.0", EXIT_UNUSABLE, 100 * MS)
+    assert tree.children["executor.0.0"].state is ProcessState.BACKOFF
+    assert tree.phase is Phase.RUNNING
+
+
 @pytest.mark.parametrize("activity", [Activity.IDLE, Activity.DRAINING])
 def test_a_serving_child_that_stops_stamping_is_killed(activity: Activity) -> None:
     """One kill, with a reason; the death that follows is a death like others."""
