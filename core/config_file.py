@@ -153,7 +153,7 @@ def describe(error: msgspec.ValidationError) -> str:
 
 
 def key_paths(kind: type = HeadraceConfig, path: str = "") -> Iterator[str]:
-    """Yield the path of every key, e.g. `engine.replicas`; those of a tenant begin with `tenants.`."""
+    """Yield the path of every key, e.g. `engine.replicas`; a tenant's begin with `tenants.`."""
     types = get_type_hints(kind)
     for entry in fields(kind):
         item = table_type(types[entry.name])

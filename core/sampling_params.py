@@ -7,7 +7,6 @@ Knows nothing of rows, tensors or HTTP: plain data with bounds. The executor's r
 import math
 from dataclasses import dataclass
 
-
 MAX_STOP_TOKEN_IDS = 16
 MAX_LOGIT_BIAS = 300
 MAX_TOP_LOGPROBS = 20
@@ -20,9 +19,10 @@ class SamplingParams:
     """Sampling of one choice.
 
     `temperature` 0 is greedy. `top_k` 0 and `top_p` 1.0 and `min_p` 0.0 are off. `num_logprobs` and
-    `num_prompt_logprobs` are -1 when not wanted, 0 for the chosen token only, k for the k best besides.
-    `seed` is the operation's seed (server-made if the client gave none), `choice` its index; together
-    with the output index they key the Philox stream, so a retry draws the same numbers.
+    `num_prompt_logprobs` are -1 when not wanted, 0 for the chosen token only, k for the k best
+    besides. `seed` is the operation's seed (server-made if the client gave none), `choice` its
+    index; together with the output index they key the Philox stream, so a retry draws the same
+    numbers.
     """
 
     temperature: float = 1.0

@@ -1,9 +1,9 @@
 """Three different questions about health, answered from the board: live, ready, progress.
 
-live      the supervisor's loop stamps and no child was given up: restarting the engine would not
-help ready     new requests are admitted: nothing drains or stops, and each kind of process has one
-that serves progress  work exists and steps happen; false when work exists and the last step is
-older than the limit
+    live      the supervisor's loop stamps and no child was given up: restarting would not help
+    ready     new requests are admitted: nothing drains or stops, each kind of process has one that
+              serves
+    progress  steps happen while there is work; false when there is and the last is too old
 
 Owns: the verdicts. Never knows: HTTP, or where pages lie. A stopped scheduler leaves its page as it
 was, so every age here is measured from stamps on the page to now, never taken from the page as a

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import ModelError
+from core.user_directories import cache_directory
 
 MAX_JSON_BYTES = 64 * 2**20
 MAX_HEADER_BYTES = 100 * 2**20
@@ -72,8 +73,7 @@ class ModelEntry:
 
 def models_directory(environ: Mapping[str, str]) -> Path:
     """Return where pulled models live: `headrace/models` in the XDG cache directory."""
-    cache = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME", "/"), ".cache")
-    return Path(cache) / "headrace" / "models"
+    return cache_directory(environ) / "models"
 
 
 def list_models(directory: Path) -> list[ModelEntry]:

@@ -14,10 +14,17 @@ from typing import Any, Protocol, TypeVar
 import zmq
 
 from core.clock import NS_PER_MS, Clock
-from core.runtime.channels import Stamp
 from ipc.heartbeat import HeartbeatState
 
 ChannelsT_contra = TypeVar("ChannelsT_contra", contravariant=True)
+
+
+class Stamp(Protocol):
+    """The loop's own heartbeat (`ipc.child.Child.stamp`)."""
+
+    def __call__(self, state: HeartbeatState, now_ns: int, busy_until_ns: int = 0) -> None:
+        """Say that the loop runs, and until when it expects to be silent."""
+        ...
 
 
 class ProcessLoop(Protocol[ChannelsT_contra]):

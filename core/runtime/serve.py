@@ -22,9 +22,9 @@ from core.model_card import ModelCard
 from core.models.package_index import PipIndex
 from core.models.pull import pull
 from core.models.registry import ALIASES, ModelFacts, models_directory, resolve
-from core.runtime.stage import Stage, set_up
-from core.runtime.start_report import ready_lines, start_table
-from core.runtime.supervisor import Supervisor
+from core.runtime.supervisor.loop import Supervisor
+from core.runtime.supervisor.stage import Stage, set_up
+from core.runtime.supervisor.start_report import ready_lines, start_table
 from core.supervision.spec import child_specs
 from core.terminal import PROGRAM, Terminal, run_main
 

@@ -1,8 +1,8 @@
 """Which segments and doorbells an engine has, how large they are, and who is given which.
 
 Owns: names, sizes and the table of inherited fds, so that both ends of every channel agree. Never
-knows: what travels. The supervisor creates everything from here (`core.runtime.stage`); a child
-attaches to its part (`core.runtime.channels`).
+knows: what travels. The supervisor creates everything from here (`core.runtime.supervisor.stage`);
+a child attaches to its part (`channels` of its package, `core.runtime.arrays`).
 """
 
 from pathlib import Path

@@ -1,13 +1,14 @@
-"""The fixed-layout words between scheduler and executor: rows, plans, results; and outputs to the tokenizers.
+"""The fixed-layout words between scheduler and executor (rows, plans, results), and outputs.
 
-Owns: the dtypes and their meaning. Never knows: where the bytes lie (shared memory or loopback), how a
-decision is made, how a forward is run.
+Owns: the dtypes and their meaning. Never knows: where the bytes lie (shared memory or loopback),
+how a decision is made, how a forward is run.
 
-    who writes                     record         who reads
-    scheduler, per replica         row_dtype      all ranks of the replica (rewritten only after the last plan naming it is acked)
-    scheduler, per step            PLAN_ROW       all ranks
-    rank 0, per step               RESULT_ROW     scheduler
-    scheduler, per step            OUTPUT         the tokenizer that owns the request
+    who writes                record       who reads
+    scheduler, per replica    row_dtype    all ranks of the replica; a row is rewritten only after
+                                           the last plan that names it is acknowledged
+    scheduler, per step       PLAN_ROW     all ranks
+    rank 0, per step          RESULT_ROW   scheduler
+    scheduler, per step       OUTPUT       the tokenizer that owns the request
 """
 
 from dataclasses import dataclass, field
@@ -24,8 +25,9 @@ RecordArray = npt.NDArray[np.void]
 def row_dtype(max_blocks_per_seq: int) -> np.dtype[np.void]:
     """Return the layout of one row: everything an executor must know of a running sequence.
 
-    All per-row state is here, so a new tenant of the row overwrites all of it (`generation` is written last).
-    The span is ids [span_start, span_start + prompt_len + max_tokens) of arena `tokenizer`, int32.
+    All per-row state is here, so a new tenant of the row overwrites all of it (`generation` is
+    written last). The span is ids [span_start, span_start + prompt_len + max_tokens) of arena
+    `tokenizer`, int32.
     """
     return np.dtype(
         [
@@ -63,7 +65,7 @@ class PlanFlag(IntFlag):
     """What to do with a row of a plan beyond computing its new tokens."""
 
     SAMPLE = 1  # sample a token after the last new position
-    FEEDBACK = 2  # the first new token is the one this row sampled in the previous plan; the span has it later
+    FEEDBACK = 2  # the first new token is the one this row sampled last; the span has it later
     # Return a group of log-probabilities for the prompt token at each new position (NaN at 0). All
     # chunks of a prompt have the flag: the executor keeps the state before the next one.
     PROMPT_LOGPROBS = 4
@@ -86,7 +88,7 @@ RESULT_ROW = np.dtype(
         ("row", np.int32),
         ("generation", np.uint32),
         ("token_id", np.int32),  # -1: not sampled in this step
-        ("logprob", np.float32),  # of token_id, before temperature and penalties; NaN: not asked for
+        ("logprob", np.float32),  # of token_id, from the raw logits; NaN: not asked for
         ("logprobs_start", np.int32),  # the best alternatives of token_id in `logprobs`
         ("num_logprobs", np.int32),
         # Groups of 1 + num_prompt_logprobs (of the row) entries, the actual token first.
@@ -146,7 +148,10 @@ def empty_logprobs() -> RecordArray:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step of one replica: which rows compute how many tokens from which position. Decode rows come first."""
+    """One step of one replica: which rows compute how many tokens from which position.
+
+    Decode rows come first.
+    """
 
     replica: int
     epoch: int  # of the executor it is meant for; others drop it
@@ -157,7 +162,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a replica computed for one plan; only rows with SAMPLE or PROMPT_LOGPROBS or an error appear."""
+    """What a replica computed for one plan: rows with SAMPLE, PROMPT_LOGPROBS or an error only."""
 
     replica: int
     epoch: int

@@ -83,11 +83,7 @@ class ChatTemplate:
         add_generation_prompt: bool,
     ) -> PromptParts:
         """Return the prompt in parts; raises TemplateRefusedError."""
-        for index, message in enumerate(messages):
-            if message.get("role") not in ROLES:
-                raise TemplateRefusedError(
-                    f"messages[{index}].role is not one of {', '.join(sorted(ROLES))}"
-                )
+        _check_roles(messages)
         hidden = self._hiding_table(messages, tools)
         output = self._template.render(
             {

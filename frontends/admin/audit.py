@@ -5,8 +5,9 @@ Owns: one thread that appends, so that a slow disk never delays an answer; a bou
 it; rotation. Never knows: which commands exist. A full disk or queue is loud (the log, `failures`)
 and nothing more: the engine serves on.
 
-audit.jsonl      0600, appended by all admin workers, a line in one write audit.N.jsonl    older, 1
-the youngest; whoever finds the file too large rotates it, under audit.lock
+    audit.jsonl      0600, appended by all admin workers, a line in one write
+    audit.N.jsonl    older, 1 the youngest; whoever finds the file too large rotates it, under
+                     audit.lock
 """
 
 import fcntl
@@ -28,13 +29,6 @@ CLOSE_TIMEOUT_S = 2.0
 COMPLAINT_INTERVAL = 100  # failures between two complaints in the log
 
 logger = logging.getLogger(__name__)
-
-
-def state_directory(name: str, environ: Mapping[str, str]) -> Path:
-    """Return where engine `name` keeps what outlives it: `headrace/NAME` in the XDG state
-    directory."""
-    state = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME", "/"), ".local/state")
-    return Path(state) / "headrace" / name
 
 
 class AuditLog:

@@ -25,10 +25,11 @@ from core.clock import Clock
 from core.config import HeadraceConfig
 from core.config_file import config_from_json
 from core.model_card import ModelCard, card_from_json
+from core.user_directories import state_directory
 from frontends.admin import views
 from frontends.admin.access import Access
 from frontends.admin.app import AdminApp
-from frontends.admin.audit import AuditLog, state_directory
+from frontends.admin.audit import AuditLog
 from frontends.admin.door import Door
 from frontends.admin.handlers import Handlers
 from frontends.admin.listener import listen
@@ -104,7 +105,7 @@ class Worker:
         card: ModelCard = card_from_json(child.setup.model)
         self._facts = facts_of(self._config, card.name)
         self._source = BoardSource(child.run_directory, child.setup.peers, clock)
-        self._audit = AuditLog(state_directory(child.run_directory.name, os.environ), utc_now)
+        self._audit = AuditLog(state_directory(os.environ) / child.run_directory.name, utc_now)
         self._trail = Trail(child.child_id, COMMANDS, self._audit.record, clock)
         self._ports = Ports.open(child, context)
         self._peers = {

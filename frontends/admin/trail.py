@@ -1,9 +1,12 @@
 """What is written into the audit log, and counted, about the commands of one worker.
 
-a change             always: arguments, answer, before and after as the answer has them a failure
-always a look               once a minute for each caller and command: a dashboard must not push out
-the changes a late answer        to a change whose caller was told that it is not confirmed a caller
-without     counted always, written once a second at most, without what it sent the right key
+    a change          always: arguments, answer, before and after as the answer has them
+    a failure         always
+    a look            once a minute for each caller and command: a dashboard must not push out the
+                      changes
+    a late answer     to a change whose caller was told that it is not confirmed
+    a caller without  counted always, written once a second at most, without what it sent
+    the right key
 
 Owns: these rules. Never knows: files (`frontends.admin.audit`) or how commands are carried out.
 """

@@ -21,9 +21,10 @@ from core.config_file import config_from_json
 from core.messages.http import ToHttp
 from core.messages.tokenizer import ToTokenizer
 from core.model_card import card_from_json
+from core.peers import BoardPeers
 from frontends.board_source import BoardSource
 from frontends.http.lifecycle import Lifecycle
-from frontends.http.wiring import Outside, build, serving_epoch_of
+from frontends.http.wiring import Outside, build
 from ipc.async_port import AsyncPort
 from ipc.board import BoardReader, BoardWriter
 from ipc.child import Child
@@ -102,13 +103,11 @@ def _port(child: Child, context: Context, tokenizer: int) -> AsyncPort[ToHttp, T
 def _serving_epoch(child: Child) -> Callable[[int], int]:
     """Return the question which instance of a tokenizer serves."""
     segment = Segment.open(child.run_directory.board("supervisor"), readonly=True)
-    reader = BoardReader(segment, SUPERVISOR_PAGE)
+    peers = BoardPeers(BoardReader(segment, SUPERVISOR_PAGE), child.peer_epoch)
 
     def serving_epoch(tokenizer: int) -> int:
-        child_id = f"tokenizer.{tokenizer}"
-        snapshot = reader.read()
-        page = snapshot.page.reshape(1)[0] if snapshot.stamp_ns else None
-        return serving_epoch_of(child_id, child.peer_epoch(child_id), page)
+        peers.look()
+        return peers.peer(f"tokenizer.{tokenizer}").serving_epoch
 
     return serving_epoch
 

@@ -1,8 +1,7 @@
 """Puts the parts of one http process together.
 
-Owns: which part gets which, and which instance of a tokenizer counts as serving. Never knows: what
-the parts do. `Outside` is everything that comes from the supervisor or the machine; `build` makes a
-server from it, in production and in tests alike.
+Owns: which part gets which. Never knows: what the parts do. `Outside` is everything that comes from
+the supervisor or the machine; `build` makes a server from it, in production and in tests alike.
 """
 
 import socket
@@ -15,9 +14,8 @@ import numpy.typing as npt
 from core.clock import NS_PER_MS, Clock
 from core.config import HeadraceConfig
 from core.model_card import ModelCard
-from core.supervision.states import ProcessState
 from frontends.admin.metrics import facts_of
-from frontends.boards import Boards, text_of
+from frontends.boards import Boards
 from frontends.engine_client import EngineClient
 from frontends.http.app import Application
 from frontends.http.auth import Authenticator
@@ -134,20 +132,3 @@ def _meta(outside: Outside, lifecycle: Lifecycle) -> Meta:
         version,
         openapi_document(version),
     )
-
-
-def serving_epoch_of(child_id: str, heartbeat_epoch: int, supervisor: np.void | None) -> int:
-    """Return the instance of a child that lives and serves; 0 = none.
-
-    `heartbeat_epoch` is what the child itself wrote when it was ready. It stays there after its
-    death, until the next instance is ready; the supervisor's page knows earlier which instance is
-    meant.
-    """
-    if supervisor is None:
-        return heartbeat_epoch
-    for row in supervisor["children"][: int(supervisor["num_children"])]:
-        if text_of(row["name"]) == child_id:
-            is_meant = int(row["epoch"]) == heartbeat_epoch
-            lives = ProcessState(int(row["state"])).has_process
-            return heartbeat_epoch if is_meant and lives else 0
-    return heartbeat_epoch

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from frontends.admin.audit import MAX_LINE_BYTES, MAX_OLD_FILES, AuditLog, state_directory
+from core.user_directories import state_directory
+from frontends.admin.audit import MAX_LINE_BYTES, MAX_OLD_FILES, AuditLog
 
 
 def log_into(directory: Path, max_file_bytes: int = 1 << 20) -> AuditLog:
@@ -106,5 +107,5 @@ def test_a_line_is_bounded(tmp_path: Path) -> None:
 
 def test_the_state_directory_follows_xdg() -> None:
     """XDG_STATE_HOME if it is set, else below the home directory."""
-    assert state_directory("x", {"XDG_STATE_HOME": "/s"}) == Path("/s/headrace/x")
-    assert state_directory("x", {"HOME": "/h"}) == Path("/h/.local/state/headrace/x")
+    assert state_directory({"XDG_STATE_HOME": "/s"}) == Path("/s/headrace")
+    assert state_directory({"HOME": "/h"}) == Path("/h/.local/state/headrace")

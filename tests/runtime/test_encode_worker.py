@@ -5,7 +5,7 @@ import select
 import pytest
 
 from core.messages.tokenizer import TextPrompt
-from core.runtime.encode_worker import ThreadEncodeWorker
+from core.runtime.tokenizer.encode_worker import ThreadEncodeWorker
 from core.tokenizer.intake import Encoding
 from core.tokenizer.prompts import EncodeJob, PromptEncoder
 from ipc.doorbell import Doorbell

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from core.runtime.lifelines import Lifelines, pool_sizes
-from core.runtime.peers import BoardPeers, Peer
+from core.peers import BoardPeers, Peer
+from core.runtime.scheduler.lifelines import Lifelines, pool_sizes
 from core.scheduler.events import ReplicaDown, ReplicaGone, ReplicaUp, TokenizerDown
 from core.supervision.states import ProcessState
 from ipc.board import BoardReader, BoardWriter, board_layout

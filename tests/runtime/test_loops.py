@@ -13,7 +13,7 @@ from core.errors import RejectionReason
 from core.messages.http import Failed, Queued, Started
 from core.messages.scheduler import Submit
 from core.messages.tokenizer import Cancel
-from core.runtime.scheduler import LOOK_NS
+from core.runtime.scheduler.loop import LOOK_NS
 from core.sampling_params import SamplingParams
 from core.scheduler.frames import plan_parts
 from core.scheduler.plan import PLAN_ROW, StepPlan

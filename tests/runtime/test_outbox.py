@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from core.runtime.outbox import MAX_HELD_BYTES, STALL_NS, Outbox, refusal, split
+from core.runtime.scheduler.outbox import MAX_HELD_BYTES, STALL_NS, Outbox, refusal, split
 from core.scheduler.frames import OUTPUT_HEADER, read_outputs
 from core.scheduler.plan import LOGPROB, OUTPUT, OutputBatch, OutputKind
 from ipc.loopback import LoopbackRing

@@ -20,7 +20,7 @@ from core.config import (
     TokenizerConfig,
 )
 from core.runtime.janitor import has_ended, hold, kill, roster_line
-from core.runtime.launch import ChildProcess, child_environment
+from core.runtime.supervisor.launch import ChildProcess, child_environment
 from core.runtime.wiring import (
     doorbell_names,
     heartbeat_slots,

@@ -11,7 +11,7 @@ import pytest
 from core.config import HeadraceConfig
 from core.config_file import load_config
 from core.errors import StartError
-from core.runtime.stage import Stage, set_up
+from core.runtime.supervisor.stage import Stage, set_up
 from core.supervision.spec import child_specs
 from ipc.base_directory import default_base
 from ipc.directory import DirectoryReader

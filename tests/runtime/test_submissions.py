@@ -6,7 +6,7 @@ import pytest
 
 from core.config import TrafficClass
 from core.messages.scheduler import Submit
-from core.runtime.submissions import SubmitError, request_of
+from core.runtime.scheduler.submissions import SubmitError, request_of
 from core.sampling_params import SamplingParams
 
 ARENA = np.arange(1024, dtype=np.int32)

@@ -7,8 +7,8 @@ from core.messages.http import Queued, Started
 from core.messages.tokenizer import (
     Cancel,
 )
+from core.peers import Peer
 from core.request import RequestStatus
-from core.runtime.peers import Peer
 from core.tokenizer.requests import ABANDONED_SPAN_NS
 from tests.support.tiny_vocabulary import tiny_vocabulary
 from tests.support.tokenizer_rig import TokenizerRig, generate

@@ -19,14 +19,15 @@ from core.executor.simulated import SimulatedExecutor
 from core.messages.http import ToHttp
 from core.messages.scheduler import ToScheduler
 from core.messages.tokenizer import ToTokenizer
-from core.runtime.channels import ExecutorChannels, SchedulerChannels
-from core.runtime.executor import ExecutorLoop, show_info
-from core.runtime.outbox import Outbox
-from core.runtime.peers import Peer
-from core.runtime.scheduler import SchedulerLoop
-from core.runtime.scheduler_page import new_metering
-from core.runtime.tokenizer import TokenizerLoop
-from core.runtime.tokenizer_channels import TokenizerChannels
+from core.peers import Peer
+from core.runtime.executor.channels import ExecutorChannels
+from core.runtime.executor.loop import ExecutorLoop, show_info
+from core.runtime.scheduler.channels import SchedulerChannels
+from core.runtime.scheduler.loop import SchedulerLoop
+from core.runtime.scheduler.outbox import Outbox
+from core.runtime.scheduler.page import new_metering
+from core.runtime.tokenizer.channels import TokenizerChannels
+from core.runtime.tokenizer.loop import TokenizerLoop
 from core.scheduler.plan import row_dtype
 from core.scheduler.settings import EngineSettings
 from core.simulation.virtual_clock import VirtualClock

@@ -15,10 +15,10 @@ from core.errors import RejectionReason
 from core.messages.http import Chunk, Chunks, Failed, ToHttp
 from core.messages.scheduler import Abort, Stop, Submit, ToScheduler
 from core.messages.tokenizer import Generate, TextPrompt, ToTokenizer
+from core.peers import Peer
 from core.request import RequestStatus
-from core.runtime.peers import Peer
-from core.runtime.tokenizer import LOOK_NS, TokenizerLoop
-from core.runtime.tokenizer_channels import TokenizerChannels
+from core.runtime.tokenizer.channels import TokenizerChannels
+from core.runtime.tokenizer.loop import LOOK_NS, TokenizerLoop
 from core.sampling_params import SamplingParams
 from core.scheduler.frames import output_parts
 from core.scheduler.plan import LOGPROB, OUTPUT, OutputBatch, OutputKind

@@ -10,13 +10,10 @@ from hypothesis import strategies as st
 from core.clock import NS_PER_MS
 from core.config import HttpConfig
 from core.messages.http import Chunk
-from core.supervision.states import ProcessState
 from frontends.http.exchange import Exchange
 from frontends.http.limits import ByteBudget, ConnectionLimits
 from frontends.http.sse import EventTemplate
 from frontends.http.telemetry import Histogram, StreamTimer, Telemetry
-from frontends.http.wiring import serving_epoch_of
-from tests.support import boards
 
 SLICE_BYTES = 16
 
@@ -101,31 +98,3 @@ def test_a_plain_chunk_is_the_full_chunk_without_extras(text: str) -> None:
     full = template.full(3, text, logprobs=None, finish_reason=None, extra={})
     assert template.plain(3, text) == full
     assert full.count(b"\n") == 2
-
-
-@pytest.mark.parametrize(
-    ("heartbeat_epoch", "row", "expected"),
-    [
-        (1, {"epoch": 1}, 1),
-        (1, {"epoch": 1, "state": ProcessState.EXITED}, 0),
-        (1, {"epoch": 1, "state": ProcessState.BACKOFF}, 0),
-        (1, {"epoch": 2, "state": ProcessState.STARTING}, 0),
-        (2, {"epoch": 2, "state": ProcessState.STARTING}, 2),
-        (0, {"epoch": 1, "state": ProcessState.STARTING}, 0),
-    ],
-    ids=["running", "dead", "waiting", "next one starts", "next one serves", "first starts"],
-)
-def test_a_tokenizer_serves_if_both_say_so(
-    heartbeat_epoch: int, row: dict[str, Any], expected: int
-) -> None:
-    """Its own word that it is ready counts only while the supervisor means the same instance."""
-    fields = boards.supervisor_fields([boards.child_row("tokenizer.0", **row)])
-    page = boards.page("supervisor", fields).record
-    assert serving_epoch_of("tokenizer.0", heartbeat_epoch, page) == expected
-
-
-def test_before_the_supervisor_shows_a_page_the_heartbeat_decides() -> None:
-    """Without a page, or without a row, what the tokenizer says is all there is."""
-    assert serving_epoch_of("tokenizer.0", 1, None) == 1
-    other = boards.page("supervisor", boards.supervisor_fields([boards.child_row("http.0")]))
-    assert serving_epoch_of("tokenizer.0", 1, other.record) == 1

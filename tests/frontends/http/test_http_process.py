@@ -18,8 +18,8 @@ import zmq
 from core.clock import MonotonicClock
 from core.config import HeadraceConfig, HttpConfig
 from core.messages.tokenizer import Generate
-from core.runtime.launch import ChildProcess, child_environment, child_setup, start_child
-from core.runtime.stage import Stage, set_up
+from core.runtime.supervisor.launch import ChildProcess, child_environment, child_setup, start_child
+from core.runtime.supervisor.stage import Stage, set_up
 from core.runtime.wiring import heartbeat_slots
 from core.supervision.spec import ChildKind, child_specs
 from ipc.heartbeat import HeartbeatLine, Heartbeats, HeartbeatState

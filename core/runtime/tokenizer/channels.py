@@ -11,8 +11,8 @@ from core.config import HeadraceConfig
 from core.messages.http import ToHttp
 from core.messages.scheduler import ToScheduler
 from core.messages.tokenizer import ToTokenizer
-from core.runtime.encode_worker import EncodeWorker, ThreadEncodeWorker
-from core.runtime.peers import BoardPeers, PeerTable
+from core.peers import BoardPeers, PeerTable
+from core.runtime.tokenizer.encode_worker import EncodeWorker, ThreadEncodeWorker
 from core.runtime.wiring import SUPERVISOR
 from ipc.board import BoardReader, BoardWriter
 from ipc.channel import FrameReceiver, MessagePort

@@ -7,7 +7,7 @@ a tokenizer from before its process exists, because its arena starts empty at on
 
 from collections.abc import Callable, Iterator, Sequence
 
-from core.runtime.peers import PeerTable
+from core.peers import PeerTable
 from core.scheduler.events import Event, ReplicaDown, ReplicaGone, ReplicaUp, TokenizerDown
 from ipc.board import BoardReader
 

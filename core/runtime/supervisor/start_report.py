@@ -7,7 +7,7 @@ their pages.
 import numpy as np
 
 from core.config import HeadraceConfig
-from core.runtime.stage import Stage
+from core.runtime.supervisor.stage import Stage
 from ipc.board import BoardReader
 from ipc.pages import EXECUTOR_PAGE
 

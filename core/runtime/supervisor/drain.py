@@ -5,7 +5,7 @@ scheduler that restarts meanwhile is told again; the end is read from its page.
 """
 
 from core.clock import NS_PER_MS
-from core.runtime.stage import Stage
+from core.runtime.supervisor.stage import Stage
 from ipc.board import BoardReader
 from ipc.codec import Codec
 from ipc.messages import ControlCall, ControlReply

@@ -17,7 +17,7 @@ from core.config import HeadraceConfig
 from core.config_file import config_to_json
 from core.executor.threads import openmp_environment, resolve_threads
 from core.model_card import ModelCard, card_to_json
-from core.runtime.stage import Stage
+from core.runtime.supervisor.stage import Stage
 from core.runtime.wiring import inherited_names
 from core.supervision.spec import ChildKind, ChildSpec
 from ipc.child import ChildSetup, child_command, inherited_fds, write_setup

@@ -1,4 +1,4 @@
-"""The tokenizer's process: text in from http, tokens in from the scheduler, and both out again.
+"""The tokenizer's loop: text in from http, tokens in from the scheduler, and both out again.
 
 Owns: the order of a step, how long encoding may take in it, and the watch over the epochs of http
 processes and of the scheduler. Never knows: what a message means (`core.tokenizer.operations`) or
@@ -15,33 +15,16 @@ into whose spans it would write.
 """
 
 import logging
-import sys
-from collections.abc import Sequence
-from pathlib import Path
 
-from core.clock import NS_PER_MS, Clock, MonotonicClock
-from core.config import HeadraceConfig
-from core.config_file import config_from_json
-from core.errors import HeadraceError
-from core.model_card import ModelCard, card_from_json
-from core.runtime.loop import Wakeups, run_loop
-from core.runtime.tokenizer_channels import (
+from core.clock import NS_PER_MS, Clock
+from core.runtime.tokenizer.channels import (
     TokenizerChannels,
-    attach_own_arena,
-    attach_tokenizer,
-    tokenizer_index,
 )
 from core.scheduler.frames import FrameError, read_outputs
-from core.supervision.tree import EXIT_OK, EXIT_UNUSABLE
-from core.tokenizer.chat_template import ChatTemplate
 from core.tokenizer.choice import SequenceGapError
 from core.tokenizer.intake import Encoding
-from core.tokenizer.operation import TokenizerFacts
 from core.tokenizer.operations import Operations
 from core.tokenizer.outputs import OutputReader
-from core.tokenizer.prompts import PromptEncoder
-from core.tokenizer.vocabulary import Vocabulary
-from ipc.child import Child
 from ipc.errors import BrokenRingError
 from ipc.heartbeat import HeartbeatState
 from ipc.spans import SpanArena
@@ -51,7 +34,6 @@ PUBLISH_NS = 50 * NS_PER_MS
 RETRY_NS = 5 * NS_PER_MS
 ENCODE_NS = 2 * NS_PER_MS  # of short prompts in one step
 MESSAGES_PER_STEP = 64
-SWITCH_INTERVAL_S = 0.001  # how long the worker's Python code may hold up the loop
 SCHEDULER = "scheduler"
 
 log = logging.getLogger(__name__)
@@ -216,63 +198,3 @@ def http_epoch(identity: bytes) -> int:
     """Return the epoch in the identity of a peer; -1 if there is none."""
     digits = identity.rpartition(b".")[2]
     return int(digits) if digits.isdigit() else -1
-
-
-def make_operations(
-    card: ModelCard, config: HeadraceConfig, index: int, epoch: int, arena: SpanArena, clock: Clock
-) -> Operations:
-    """Load vocabulary and template and return the state machine; raises ModelError."""
-    directory = Path(card.path)
-    vocabulary = Vocabulary.load(directory, card.vocab_size)
-    settings = config.tokenizer
-    template = ChatTemplate.load(
-        directory, vocabulary, clock, settings.template_timeout_ms, settings.template_output_bytes
-    )
-    facts = TokenizerFacts(
-        index=index,
-        epoch=epoch,
-        max_model_len=card.max_model_len,
-        max_operations=settings.max_operations,
-        max_pending_bytes=settings.pending_bytes,
-        arena_tokens=settings.arena_tokens,
-        block_size=config.engine.block_size,
-        digest_secret=card.digest_secret,
-    )
-    encoder = PromptEncoder(vocabulary, template, card.max_model_len, settings.piece_bytes)
-    vocabulary.warm_up()
-    return Operations(facts, encoder, arena)
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run one tokenizer until SIGTERM; a model whose files cannot be used is one line and a code
-    that tells the supervisor not to try again.
-    """
-    child, clock = Child.attach(argv), MonotonicClock()
-    child.stamp(HeartbeatState.LOADING, clock.now_ns())
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    config = config_from_json(bytes(child.setup.config))
-    card = card_from_json(child.setup.model)
-    arena = attach_own_arena(child, config)
-    try:
-        operations = make_operations(
-            card, config, tokenizer_index(child.child_id), child.epoch, arena, clock
-        )
-    except HeadraceError as error:
-        sys.stderr.write(f"error: {child.child_id}: {' '.join(str(error).split())}\n")
-        return EXIT_UNUSABLE
-    channels, wakers = attach_tokenizer(child)
-    child.serving()
-    run_loop(
-        TokenizerLoop(operations, arena),
-        channels,
-        clock=clock,
-        stamp=child.stamp,
-        wakeups=Wakeups([*wakers, child.stop_doorbell]),
-        heartbeat_ns=config.supervision.heartbeat_ms * NS_PER_MS,
-        is_stopping=lambda: child.stop_requested,
-    )
-    return EXIT_OK
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv))

@@ -1,4 +1,4 @@
-"""The scheduler's process: feeds the engine core what arrives, and carries away what it decides.
+"""The scheduler's loop: feeds the engine core what arrives, and carries away what it decides.
 
 Owns: the order of a round, the channels, the board page, and the operation id of every live
 request. Never knows: policy (`core.engine_core`) or text. One round, never waiting:
@@ -14,35 +14,25 @@ are made good by treating the replica as restarted: its requests are recomputed.
 """
 
 import logging
-import sys
 from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from core.clock import NS_PER_MS, Clock, MonotonicClock
-from core.config_file import config_from_json
+from core.clock import NS_PER_MS, Clock
 from core.engine_core import EngineCore
 from core.messages.scheduler import Abort, Stop, Submit
-from core.model_card import card_from_json
-from core.runtime.channels import (
+from core.runtime.scheduler.calls import answer
+from core.runtime.scheduler.channels import (
     SchedulerChannels,
-    attach_arenas,
-    attach_rows,
-    attach_scheduler,
 )
-from core.runtime.lifelines import Lifelines, pool_sizes
-from core.runtime.loop import Wakeups, run_loop
-from core.runtime.outbox import Outbox, refusal
-from core.runtime.scheduler_calls import answer
-from core.runtime.scheduler_page import fill_page, new_metering
-from core.runtime.submissions import SubmitError, request_of
-from core.runtime.wiring import MAX_RECORDS_PER_OUTPUT_FRAME, max_logprobs
+from core.runtime.scheduler.lifelines import Lifelines, pool_sizes
+from core.runtime.scheduler.outbox import Outbox, refusal
+from core.runtime.scheduler.page import fill_page
+from core.runtime.scheduler.submissions import SubmitError, request_of
 from core.scheduler import events as ev
 from core.scheduler.frames import plan_parts, read_result
 from core.scheduler.plan import OutputBatch, OutputKind
-from core.scheduler.settings import EngineSettings
 from ipc.channel import FrameReceiver
-from ipc.child import Child
 from ipc.errors import BrokenRingError
 from ipc.heartbeat import HeartbeatState
 from ipc.messages import ControlCall
@@ -249,41 +239,3 @@ class SchedulerLoop:
         page["ring_errors"] = self.ring_errors
         page["dropped_frames"] = self.refused_submits + channels.inbox.dropped_frames
         channels.page.publish(now_ns)
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run the scheduler until SIGTERM."""
-    child, clock = Child.attach(argv), MonotonicClock()
-    child.stamp(HeartbeatState.STARTING, clock.now_ns())
-    config = config_from_json(bytes(child.setup.config))
-    card = card_from_json(child.setup.model)
-    channels, sources = attach_scheduler(child, config)
-    settings = EngineSettings.from_config(
-        config.engine,
-        config.scheduler,
-        max_model_len=card.max_model_len,
-        eos_token_ids=card.eos_token_ids,
-        digest_secret=card.digest_secret,
-    )
-    loop = SchedulerLoop(
-        EngineCore(settings, attach_rows(child, config), new_metering()),
-        attach_arenas(child, config),
-        child.epoch,
-        config.engine.replicas,
-        Outbox(config.tokenizer.processes, MAX_RECORDS_PER_OUTPUT_FRAME, max_logprobs(config)),
-    )
-    child.serving()
-    run_loop(
-        loop,
-        channels,
-        clock=clock,
-        stamp=child.stamp,
-        wakeups=Wakeups([*sources, child.stop_doorbell]),
-        heartbeat_ns=config.supervision.heartbeat_ms * NS_PER_MS,
-        is_stopping=lambda: child.stop_requested,
-    )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv))

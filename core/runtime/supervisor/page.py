@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from core.clock import NS_PER_S
-from core.runtime.stage import Stage
+from core.runtime.supervisor.stage import Stage
 from core.runtime.wiring import SUPERVISOR
 from core.supervision.tree import SupervisionTree
 from ipc.board import BoardWriter

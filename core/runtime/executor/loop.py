@@ -1,4 +1,4 @@
-"""The executor's process: reads plans, has them computed, sends the results.
+"""The executor's loop: reads plans, has them computed, sends the results.
 
 Owns: the order read → compute → send, and the promise in the heartbeat of how long a step may take.
 Never knows: what a step computes (`core.executor`) or why (`core.scheduler`). It never holds more
@@ -9,37 +9,21 @@ than the plans that the scheduler allows to be in flight.
     frames lost, or a plan unreadable   the process ends: a restart is the resynchronization
 """
 
-import logging
-import os
-import sys
-import time
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from core.clock import NS_PER_MS, NS_PER_S, Clock, MonotonicClock
-from core.config import EngineConfig, HeadraceConfig
-from core.config_file import config_from_json
-from core.errors import HeadraceError
-from core.executor.factory import make_executor
-from core.executor.protocol import Executor, ExecutorInfo, ExecutorSettings
-from core.executor.threads import NICENESS
-from core.model_card import ModelCard, card_from_json
-from core.runtime.channels import ExecutorChannels, attach_arenas, attach_executor, attach_rows
-from core.runtime.loop import Wakeups, run_loop
+from core.clock import NS_PER_MS, NS_PER_S, Clock
+from core.executor.protocol import Executor, ExecutorInfo
+from core.runtime.executor.channels import ExecutorChannels
 from core.scheduler.frames import read_plan, result_parts
 from core.scheduler.plan import StepPlan, StepResult
-from core.supervision.tree import EXIT_OK, EXIT_UNUSABLE
 from ipc.board import BoardWriter
 from ipc.channel import Buffer
-from ipc.child import Child
 from ipc.heartbeat import HeartbeatState
 from ipc.pages import STEP_BUCKETS_S
 
 PUBLISH_NS = 50 * NS_PER_MS
-
-log = logging.getLogger(__name__)
 
 
 class ExecutorLoop:
@@ -116,72 +100,3 @@ def show_info(info: ExecutorInfo, model: str, writer: BoardWriter, now_ns: int) 
     page["device_name"] = info.device_name.encode()[:64]
     page["model"] = model.encode()[:128]
     writer.publish(now_ns)
-
-
-def executor_settings(engine: EngineConfig, card: ModelCard, cache: Path) -> ExecutorSettings:
-    """Return what an executor must be told; kernels are kept below the directory `cache`."""
-    names = (
-        "dtype", "replicas", "threads", "max_model_len", "max_num_batched_tokens", "block_size",
-        "num_kv_blocks", "kv_memory_fraction", "kv_memory_limit_bytes", "simulated_step_us",
-        "simulated_token_us",
-    )  # fmt: skip
-    return ExecutorSettings(
-        model_directory=Path(card.path),
-        cache_directory=cache / "headrace" / "kernels",
-        **{name: getattr(engine, name) for name in names},
-    )
-
-
-def cache_home(environ: Mapping[str, str]) -> Path:
-    """Return the user's cache directory (XDG)."""
-    return Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "/")) / ".cache")
-
-
-def load_executor(
-    child: Child, config: HeadraceConfig, card: ModelCard, clock: Clock
-) -> tuple[Executor, ExecutorInfo]:
-    """Return the configured executor, loaded; raises HeadraceError."""
-    replica = int(child.child_id.split(".")[1])
-    executor = make_executor(
-        config.engine.executor,
-        executor_settings(config.engine, card, cache_home(os.environ)),
-        attach_rows(child, config)[replica],
-        attach_arenas(child, config),
-        clock,
-        lambda wait_ns: time.sleep(wait_ns / NS_PER_S),
-    )
-    return executor, executor.load()
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run one executor until SIGTERM; a model that cannot be loaded is one line and a code that
-    tells the supervisor not to try again.
-    """
-    child, clock = Child.attach(argv), MonotonicClock()
-    child.stamp(HeartbeatState.LOADING, clock.now_ns())
-    os.nice(NICENESS)
-    config = config_from_json(bytes(child.setup.config))
-    card = card_from_json(child.setup.model)
-    try:
-        channels, doorbells = attach_executor(child, config)
-        executor, info = load_executor(child, config, card, clock)
-    except HeadraceError as error:
-        sys.stderr.write(f"error: {child.child_id}: {' '.join(str(error).split())}\n")
-        return EXIT_UNUSABLE
-    show_info(info, card.name, channels.page, clock.now_ns())
-    child.serving()
-    supervision = config.supervision
-    run_loop(
-        ExecutorLoop(executor, child.epoch, supervision.step_timeout_ms * NS_PER_MS),
-        channels,
-        clock=clock,
-        stamp=child.stamp,
-        wakeups=Wakeups([*doorbells, child.stop_doorbell]),
-        heartbeat_ns=supervision.heartbeat_ms * NS_PER_MS,
-        is_stopping=lambda: child.stop_requested,
-    )
-    return EXIT_OK
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv))

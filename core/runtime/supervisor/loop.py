@@ -21,12 +21,12 @@ import zmq
 from core.clock import NS_PER_MS, NS_PER_S, Clock
 from core.config import HeadraceConfig
 from core.model_card import ModelCard
-from core.runtime.control_calls import SupervisorCalls
-from core.runtime.drain import Drain
-from core.runtime.launch import ChildProcess, child_environment, child_setup, start_child
-from core.runtime.roster import Roster
-from core.runtime.stage import Stage
-from core.runtime.supervisor_page import SupervisorPage
+from core.runtime.supervisor.calls import SupervisorCalls
+from core.runtime.supervisor.drain import Drain
+from core.runtime.supervisor.launch import ChildProcess, child_environment, child_setup, start_child
+from core.runtime.supervisor.page import SupervisorPage
+from core.runtime.supervisor.roster import Roster
+from core.runtime.supervisor.stage import Stage
 from core.runtime.wiring import SUPERVISOR, heartbeat_slots
 from core.supervision.spec import ChildKind, ChildSpec
 from core.supervision.tree import (
@@ -64,7 +64,7 @@ def tree_limits(config: HeadraceConfig) -> TreeLimits:
 
 
 class Supervisor:
-    """One engine, from the start of its children to their end: `run` once."""
+    """One engine, from the start of its children to their end: `start`, `turn` …, `close`."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Supervisor:
         environ: Mapping[str, str],
         clock: Clock,
     ) -> None:
-        """Take over `stage`; its owner closes it after `run`."""
+        """Take over `stage`; its owner closes it after `close`."""
         self.tree = SupervisionTree(specs, tree_limits(config))
         self._config = config
         self._card = card

@@ -1,0 +1,1 @@
+"""The process of one executor: `python -P -m core.runtime.executor FD`."""

@@ -1,0 +1,91 @@
+"""`python -P -m core.runtime.executor FD`: one executor, started by its supervisor.
+
+Owns: the way from what was inherited to a loaded executor and its running loop. Never knows: plans.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from core.clock import NS_PER_MS, NS_PER_S, Clock, MonotonicClock
+from core.config import EngineConfig, HeadraceConfig
+from core.config_file import config_from_json
+from core.errors import HeadraceError
+from core.executor.factory import make_executor
+from core.executor.protocol import Executor, ExecutorInfo, ExecutorSettings
+from core.executor.threads import NICENESS
+from core.model_card import ModelCard, card_from_json
+from core.runtime.arrays import attach_arenas, attach_rows
+from core.runtime.executor.channels import attach_executor
+from core.runtime.executor.loop import ExecutorLoop, show_info
+from core.runtime.loop import Wakeups, run_loop
+from core.supervision.tree import EXIT_OK, EXIT_UNUSABLE
+from core.user_directories import cache_directory
+from ipc.child import Child
+from ipc.heartbeat import HeartbeatState
+
+
+def executor_settings(engine: EngineConfig, card: ModelCard, cache: Path) -> ExecutorSettings:
+    """Return what an executor must be told; kernels are kept below the directory `cache`."""
+    names = (
+        "dtype", "replicas", "threads", "max_model_len", "max_num_batched_tokens", "block_size",
+        "num_kv_blocks", "kv_memory_fraction", "kv_memory_limit_bytes", "simulated_step_us",
+        "simulated_token_us",
+    )  # fmt: skip
+    return ExecutorSettings(
+        model_directory=Path(card.path),
+        cache_directory=cache / "kernels",
+        **{name: getattr(engine, name) for name in names},
+    )
+
+
+def load_executor(
+    child: Child, config: HeadraceConfig, card: ModelCard, clock: Clock
+) -> tuple[Executor, ExecutorInfo]:
+    """Return the configured executor, loaded; raises HeadraceError."""
+    replica = int(child.child_id.split(".")[1])
+    executor = make_executor(
+        config.engine.executor,
+        executor_settings(config.engine, card, cache_directory(os.environ)),
+        attach_rows(child, config)[replica],
+        attach_arenas(child, config),
+        clock,
+        lambda wait_ns: time.sleep(wait_ns / NS_PER_S),
+    )
+    return executor, executor.load()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one executor until SIGTERM; a model that cannot be loaded is one line and a code that
+    tells the supervisor not to try again.
+    """
+    child, clock = Child.attach(argv), MonotonicClock()
+    child.stamp(HeartbeatState.LOADING, clock.now_ns())
+    os.nice(NICENESS)
+    config = config_from_json(bytes(child.setup.config))
+    card = card_from_json(child.setup.model)
+    try:
+        channels, doorbells = attach_executor(child)
+        executor, info = load_executor(child, config, card, clock)
+    except HeadraceError as error:
+        sys.stderr.write(f"error: {child.child_id}: {' '.join(str(error).split())}\n")
+        return EXIT_UNUSABLE
+    show_info(info, card.name, channels.page, clock.now_ns())
+    child.serving()
+    supervision = config.supervision
+    run_loop(
+        ExecutorLoop(executor, child.epoch, supervision.step_timeout_ms * NS_PER_MS),
+        channels,
+        clock=clock,
+        stamp=child.stamp,
+        wakeups=Wakeups([*doorbells, child.stop_doorbell]),
+        heartbeat_ns=supervision.heartbeat_ms * NS_PER_MS,
+        is_stopping=lambda: child.stop_requested,
+    )
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

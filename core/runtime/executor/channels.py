@@ -1,0 +1,43 @@
+"""The channels of an executor's loop, and how the process attaches to them.
+
+Owns: who holds which end of what. Never knows: what is sent.
+"""
+
+from dataclasses import dataclass
+
+from core.runtime.loop import Stamp
+from ipc.board import BoardWriter
+from ipc.channel import FrameReceiver, FrameSender
+from ipc.child import Child
+from ipc.doorbell import Doorbell
+from ipc.pages import EXECUTOR_PAGE
+from ipc.ring import RingReader, RingWriter
+from ipc.segment import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorChannels:
+    """What an executor's loop holds: plans come in, results go out."""
+
+    plans: FrameReceiver
+    results: FrameSender
+    page: BoardWriter
+    stamp: Stamp
+
+
+def attach_executor(child: Child) -> tuple[ExecutorChannels, list[Doorbell]]:
+    """Return an executor's channels and what wakes its loop.
+
+    Plans made for a predecessor are skipped, and results that it left are voided.
+    """
+    replica, rank = map(int, child.child_id.split(".")[1:])
+    directory = child.run_directory
+    bell = child.doorbell(f"plan.{replica}.{rank}")
+    plans = RingReader(Segment.open(directory.plans(replica)), rank, bell)
+    plans.attach_at_head()
+    results = RingWriter(
+        Segment.open(directory.results(replica)), [child.doorbell(f"result.{replica}")]
+    )
+    results.reset()
+    page = BoardWriter(Segment.open(directory.board(child.child_id)), EXECUTOR_PAGE, child.epoch)
+    return ExecutorChannels(plans, results, page, child.stamp), [bell]

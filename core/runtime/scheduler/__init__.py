@@ -1,0 +1,1 @@
+"""The scheduler's process: `python -P -m core.runtime.scheduler FD`."""

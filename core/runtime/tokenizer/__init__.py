@@ -1,0 +1,1 @@
+"""The process of one tokenizer: `python -P -m core.runtime.tokenizer FD`."""
