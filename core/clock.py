@@ -1,13 +1,12 @@
-"""The one source of time: monotonic nanoseconds, as an object that is passed in.
+"""Time as numbers: monotonic nanoseconds, and what tells them, as an object that is passed in.
 
-Owns the reading of the clock for the process loops; decisions never see it, they are given
-`now_ns`. CLOCK_MONOTONIC is shared by all processes of a machine, so stamps may be compared between
-them.
+Decisions are given `now_ns`; loops are given a `Clock`: `core.monotonic_clock` in production,
+`core.simulation.virtual_clock` in tests and simulations.
 """
 
-import time
 from typing import Protocol
 
+NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 
@@ -18,11 +17,3 @@ class Clock(Protocol):
     def now_ns(self) -> int:
         """Return the current monotonic time, ns."""
         ...
-
-
-class MonotonicClock:
-    """The machine's CLOCK_MONOTONIC."""
-
-    def now_ns(self) -> int:
-        """Return CLOCK_MONOTONIC, ns."""
-        return time.monotonic_ns()

@@ -12,6 +12,7 @@ sockets, rings, text. One core runs in production, in simulation and in fault te
 
 from collections.abc import Iterable, Sequence
 
+from core.clock import NS_PER_MS
 from core.errors import Rejection, RejectionReason
 from core.metering import Metering
 from core.policy.admission import kv_never_fits, no_replica
@@ -35,8 +36,6 @@ from core.scheduler.statistics import (
 )
 from core.scheduler.step_builder import StepBuilder
 from core.scheduler.step_results import apply_result
-
-NS_PER_MS = 1e6
 
 
 class EngineCore:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from core.clock import NS_PER_S
 from core.errors import RejectionReason
 from core.request import RequestStatus
 
 OTHER = 0
 OTHER_NAME = "_other"
-NS_PER_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from core.clock import NS_PER_S
 from ipc.heartbeat import Heartbeat
 from ipc.pages import (
     ADMIN_PAGE,
@@ -18,8 +19,6 @@ from ipc.pages import (
     SUPERVISOR_PAGE,
     TOKENIZER_PAGE,
 )
-
-NS_PER_S = 1_000_000_000
 
 LAYOUTS: Mapping[str, np.dtype[np.void]] = {
     "supervisor": SUPERVISOR_PAGE,

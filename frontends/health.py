@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from core.clock import NS_PER_MS, NS_PER_S
 from core.config import SupervisionConfig
 from core.supervision.states import ProcessState
 from frontends.boards import Boards, kind_of, text_of
 from ipc.heartbeat import Heartbeat, HeartbeatState
 
-NS_PER_MS = 1_000_000
 SERVING_KINDS = ("scheduler", "tokenizer", "http")
 
 
@@ -161,7 +161,7 @@ def oldest_wait_s(boards: Boards) -> float:
     page = boards.pages.get("scheduler")
     if page is None or not page.record["oldest_wait_ns"]:
         return 0.0
-    return int(page.record["oldest_wait_ns"]) / 1e9 + boards.age_s(page.written_ns)
+    return int(page.record["oldest_wait_ns"]) / NS_PER_S + boards.age_s(page.written_ns)
 
 
 def is_silent(boards: Boards, beat: Heartbeat, limits: SupervisionConfig) -> bool:

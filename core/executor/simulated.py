@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from core.clock import Clock
+from core.clock import NS_PER_US, Clock
 from core.executor.input_batch import InputBatch, RowTable
 from core.executor.philox import words
 from core.executor.protocol import NO_STATISTICS, ExecutorInfo, ExecutorSettings, ExecutorStatistics
@@ -31,7 +31,6 @@ from core.scheduler.plan import (
 Sleeper = Callable[[int], None]  # waits that many ns
 
 DEFAULT_NUM_KV_BLOCKS = 4096
-NS_PER_US = 1000
 
 
 class SimulatedExecutor:

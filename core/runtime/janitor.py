@@ -11,8 +11,8 @@ import signal
 import sys
 from pathlib import Path
 
-from core.clock import MonotonicClock
 from core.config_file import config_from_json
+from core.monotonic_clock import MonotonicClock
 from ipc.child import read_setup
 from ipc.heartbeat import HeartbeatLine, HeartbeatState
 from ipc.owner import owner_of

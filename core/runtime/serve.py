@@ -15,13 +15,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from core.clock import MonotonicClock
 from core.config import HeadraceConfig
 from core.config_file import load_config
 from core.model_card import ModelCard
 from core.models.package_index import PipIndex
 from core.models.pull import pull
 from core.models.registry import ALIASES, ModelFacts, models_directory, resolve
+from core.monotonic_clock import MonotonicClock
 from core.runtime.supervisor.loop import Supervisor
 from core.runtime.supervisor.stage import Stage, set_up
 from core.runtime.supervisor.start_report import ready_lines, start_table

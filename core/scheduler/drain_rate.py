@@ -5,7 +5,8 @@ Owns: an exponentially decaying average of what leaves the queue. Never knows: t
 
 from math import ceil, exp
 
-NS_PER_S = 1e9
+from core.clock import NS_PER_S
+
 TIME_CONSTANT_S = 10.0
 DEFAULT_RETRY_MS = 1000
 MIN_RETRY_MS = 100

@@ -5,9 +5,8 @@ Never knows: files, processes, the model beyond its end-of-text ids.
 
 from dataclasses import dataclass
 
+from core.clock import NS_PER_MS
 from core.config import EngineConfig, SchedulerConfig
-
-NS_PER_MS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

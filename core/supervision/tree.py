@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from core.clock import NS_PER_MS
 from core.supervision.restarts import RestartBudget
 from core.supervision.spec import ChildSpec, stop_order
 from core.supervision.states import TRANSITIONS, ProcessState
@@ -147,7 +148,7 @@ class SupervisionTree:
             return self._give_up(child, "", now_ns)
         if not child.asked_to_restart and not child.budget.spend(now_ns):
             limits = self.limits
-            reason = f"{limits.intensity + 1} deaths within {limits.period_ns // 1_000_000} ms"
+            reason = f"{limits.intensity + 1} deaths within {limits.period_ns // NS_PER_MS} ms"
             return self._give_up(child, reason, now_ns)
         child.due_ns = now_ns + (0 if child.asked_to_restart else child.budget.backoff_ns())
         child.move_to(ProcessState.BACKOFF)
@@ -168,7 +169,7 @@ class SupervisionTree:
         if now_ns < self.blind_until_ns or not is_hung(beat, limits, child.started_ns, now_ns):
             return []
         child.killed = True
-        silence_ms = (now_ns - max(beat.stamp_ns, child.started_ns)) // 1_000_000
+        silence_ms = (now_ns - max(beat.stamp_ns, child.started_ns)) // NS_PER_MS
         return [Kill(child_id, f"hangs: {beat.activity.name.lower()} for {silence_ms} ms")]
 
     def on_pause(self, gap_ns: int, now_ns: int) -> None:
@@ -239,7 +240,7 @@ class SupervisionTree:
         child.killed = True
         return [
             Kill(
-                child.spec.id, f"has not ended {self.limits.stop_ns // 1_000_000} ms after SIGTERM"
+                child.spec.id, f"has not ended {self.limits.stop_ns // NS_PER_MS} ms after SIGTERM"
             )
         ]
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from core.clock import MonotonicClock
+from core.monotonic_clock import MonotonicClock
 from frontends.admin.pool import run_worker
 from ipc.child import Child
 from ipc.errors import IpcError

@@ -15,12 +15,12 @@ from collections.abc import Callable
 import uvloop
 import zmq
 
-from core.clock import MonotonicClock
 from core.config import HeadraceConfig
 from core.config_file import config_from_json
 from core.messages.http import ToHttp
 from core.messages.tokenizer import ToTokenizer
 from core.model_card import card_from_json
+from core.monotonic_clock import MonotonicClock
 from core.peers import BoardPeers
 from frontends.board_source import BoardSource
 from frontends.http.lifecycle import Lifecycle

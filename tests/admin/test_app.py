@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from core.clock import MonotonicClock
 from core.config import SupervisionConfig
+from core.monotonic_clock import MonotonicClock
 from frontends.admin.access import Access
 from frontends.admin.app import AdminApp
 from frontends.admin.listener import ADMIN_LIMITS, listen

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from core.clock import MonotonicClock
 from core.models.package_index import PipIndex
 from core.models.pull import pull
 from core.models.registry import ModelFacts, models_directory
+from core.monotonic_clock import MonotonicClock
 from core.tokenizer.chat_template import ChatTemplate
 from core.tokenizer.vocabulary import Vocabulary
 

@@ -19,11 +19,11 @@ import orjson
 import uvloop
 import zmq
 
-from core.clock import MonotonicClock
 from core.config import HeadraceConfig, HttpConfig
 from core.messages.http import ToHttp
 from core.messages.tokenizer import ToTokenizer
 from core.model_card import ModelCard
+from core.monotonic_clock import MonotonicClock
 from frontends.boards import Boards
 from frontends.http.lifecycle import Lifecycle
 from frontends.http.wiring import Outside, build

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from core.clock import NS_PER_MS, NS_PER_S, Clock, MonotonicClock
+from core.clock import NS_PER_MS, NS_PER_S, Clock
 from core.config import EngineConfig, HeadraceConfig
 from core.config_file import config_from_json
 from core.errors import HeadraceError
@@ -17,6 +17,7 @@ from core.executor.factory import make_executor
 from core.executor.protocol import Executor, ExecutorInfo, ExecutorSettings
 from core.executor.threads import NICENESS
 from core.model_card import ModelCard, card_from_json
+from core.monotonic_clock import MonotonicClock
 from core.runtime.arrays import attach_arenas, attach_rows
 from core.runtime.executor.channels import attach_executor
 from core.runtime.executor.loop import ExecutorLoop, show_info

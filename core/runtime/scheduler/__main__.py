@@ -6,10 +6,11 @@ Owns: the way from what was inherited to an engine core in a running loop. Never
 import sys
 from collections.abc import Sequence
 
-from core.clock import NS_PER_MS, MonotonicClock
+from core.clock import NS_PER_MS
 from core.config_file import config_from_json
 from core.engine_core import EngineCore
 from core.model_card import card_from_json
+from core.monotonic_clock import MonotonicClock
 from core.runtime.arrays import attach_arenas, attach_rows
 from core.runtime.loop import Wakeups, run_loop
 from core.runtime.scheduler.channels import attach_scheduler

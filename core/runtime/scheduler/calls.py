@@ -6,6 +6,7 @@ sockets. A command is applied between two steps; its answer names the step bound
 
 from collections.abc import Mapping
 
+from core.clock import NS_PER_S
 from core.engine_core import EngineCore
 from core.scheduler.events import (
     Abort,
@@ -22,7 +23,6 @@ from ipc.control.registry import COMMANDS
 from ipc.messages import ControlCall, ControlReply
 
 DEFAULT_LIMIT = 1000
-NS_PER_S = 1e9
 OWN_COMMANDS = ("requests", "cancel", "drain", "undrain")
 
 

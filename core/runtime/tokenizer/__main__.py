@@ -8,11 +8,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from core.clock import NS_PER_MS, Clock, MonotonicClock
+from core.clock import NS_PER_MS, Clock
 from core.config import HeadraceConfig
 from core.config_file import config_from_json
 from core.errors import HeadraceError
 from core.model_card import ModelCard, card_from_json
+from core.monotonic_clock import MonotonicClock
 from core.runtime.loop import Wakeups, run_loop
 from core.runtime.tokenizer.channels import attach_own_arena, attach_tokenizer, tokenizer_index
 from core.runtime.tokenizer.loop import TokenizerLoop

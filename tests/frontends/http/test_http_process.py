@@ -15,9 +15,9 @@ import httpx2
 import pytest
 import zmq
 
-from core.clock import MonotonicClock
 from core.config import HeadraceConfig, HttpConfig
 from core.messages.tokenizer import Generate
+from core.monotonic_clock import MonotonicClock
 from core.runtime.supervisor.launch import ChildProcess, child_environment, child_setup, start_child
 from core.runtime.supervisor.stage import Stage, set_up
 from core.runtime.wiring import heartbeat_slots
