@@ -22,8 +22,7 @@ from core.executor.threads import resolve_threads
 from core.kernels.paged_attention import AttentionBatch, AttentionShape
 from core.kernels.selection import Kernels, select_kernels
 from core.models.llama import LlamaModel, LlamaWeights, load_weights
-from core.models.llama_config import LlamaConfig
-from core.models.loader import read_model_config
+from core.models.llama_config import LlamaConfig, read_model_config
 from core.scheduler.plan import RecordArray, StepPlan, StepResult
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}

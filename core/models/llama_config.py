@@ -1,13 +1,15 @@
 """The facts of a Llama-family model that its config.json states, checked.
 
-Owns: `LlamaConfig` and what is acceptable in it. Never knows: files or tensors
-(`core.models.loader`, `core.models.weights`).
+Owns: `LlamaConfig` and what is acceptable in it. Never knows: tensors (`core.models.weights`); it
+loads no tensor library.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from core.errors import ModelError
+from core.models.directory import CONFIG_NAME, GENERATION_CONFIG_NAME, read_json_object
 
 SUPPORTED_MODEL_TYPES = ("llama",)
 MAX_VOCAB_SIZE = 2**20
@@ -106,6 +108,17 @@ class _Reader:
         if not isinstance(value, dict):
             raise self.fault(f"{key} = {value!r} is not an object")
         return value
+
+
+def read_model_config(directory: Path) -> LlamaConfig:
+    """Return the facts of the model in `directory`: config.json, generation_config.json if any.
+
+    End-of-sequence ids come from generation_config.json when it names them. Raises ModelError.
+    """
+    path = directory / CONFIG_NAME
+    generation_path = directory / GENERATION_CONFIG_NAME
+    generation = read_json_object(generation_path) if generation_path.exists() else {}
+    return parse_llama_config(read_json_object(path), generation, str(path))
 
 
 def parse_llama_config(

@@ -24,8 +24,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from core.errors import ModelError
+from core.models.directory import read_json_object
 from core.models.package_index import Progress, WheelSource, last_line
-from core.models.registry import ALIASES, Alias, ModelFacts, read_facts, read_json
+from core.models.registry import ALIASES, Alias, ModelFacts, read_facts
 
 MANIFEST = "headrace.json"
 MANIFEST_FORMAT = 1  # raised when the conversion changes, so that pulled models are made anew
@@ -69,7 +70,7 @@ def pull(
 def is_intact(path: Path, progress: Progress) -> bool:
     """Return whether `path` holds every file of its manifest with the digest written there."""
     try:
-        manifest = read_json(path / MANIFEST)
+        manifest = read_json_object(path / MANIFEST)
     except ModelError:
         return False
     digests = manifest.get("sha256")

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import ModelError
+from core.models.directory import CONFIG_NAME, read_json_object, weight_files
+from core.models.llama_config import read_model_config
 from core.user_directories import cache_directory
 
-MAX_JSON_BYTES = 64 * 2**20
 MAX_HEADER_BYTES = 100 * 2**20
-REQUIRED_FILES = ("config.json", "tokenizer.json")
+REQUIRED_FILES = (CONFIG_NAME, "tokenizer.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,46 +117,18 @@ def read_facts(name: str, path: Path) -> ModelFacts:
     for required in REQUIRED_FILES:
         if not (path / required).is_file():
             raise ModelError(f"model directory {path} has no {required}")
-    config = read_json(path / "config.json")
-    architectures = config.get("architectures")
+    config = read_model_config(path)
+    architectures = read_json_object(path / CONFIG_NAME).get("architectures")
     architecture = architectures[0] if isinstance(architectures, list) and architectures else ""
     return ModelFacts(
         name=name,
         path=path,
         architecture=str(architecture),
-        max_model_len=_positive(config, "max_position_embeddings", path),
-        vocab_size=_positive(config, "vocab_size", path),
-        eos_token_ids=_eos_token_ids(path, config),
+        max_model_len=config.max_position,
+        vocab_size=config.vocab_size,
+        eos_token_ids=config.eos_token_ids,
         weights_bytes=sum(check_safetensors(file) for file in weight_files(path)),
     )
-
-
-def read_json(path: Path) -> dict[str, object]:
-    """Return the JSON object in a file; raises ModelError naming it."""
-    try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise ModelError(f"{path} is larger than {MAX_JSON_BYTES} bytes")
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{path} cannot be read as JSON ({error})") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{path} is not a JSON object")
-    return content
-
-
-def weight_files(path: Path) -> list[Path]:
-    """Return the safetensors files of a model directory, one or the shards of its index."""
-    single = path / "model.safetensors"
-    if single.is_file():
-        return [single]
-    index = path / "model.safetensors.index.json"
-    if not index.is_file():
-        raise ModelError(f"model directory {path} has no model.safetensors")
-    shards = read_json(index).get("weight_map")
-    names = sorted(set(shards.values())) if isinstance(shards, dict) else []
-    if not names or not all(isinstance(n, str) and n == Path(n).name for n in names):
-        raise ModelError(f"{index} names no shards in its own directory")
-    return [path / name for name in names]
 
 
 def check_safetensors(path: Path) -> int:
@@ -181,22 +154,3 @@ def _tensor_ends(header: dict[str, object]) -> Iterator[int]:
             offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
             end = offsets[-1] if isinstance(offsets, list) and len(offsets) == 2 else None
             yield end if isinstance(end, int) else -1
-
-
-def _positive(config: dict[str, object], key: str, path: Path) -> int:
-    value = config.get(key)
-    if not isinstance(value, int) or value <= 0:
-        raise ModelError(f"{path / 'config.json'}: {key} = {value!r} is not a positive number")
-    return value
-
-
-def _eos_token_ids(path: Path, config: dict[str, object]) -> tuple[int, ...]:
-    """The generation config is the model's own word on what ends a sequence, if there is one."""
-    generation = path / "generation_config.json"
-    sources = [read_json(generation)] if generation.is_file() else []
-    for source in (*sources, config):
-        value = source.get("eos_token_id")
-        ids = value if isinstance(value, list) else [value]
-        if ids and all(isinstance(i, int) for i in ids):
-            return tuple(ids)
-    return ()

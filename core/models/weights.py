@@ -1,8 +1,8 @@
 """Tensors from safetensors files, checked one by one before anything uses them.
 
-Owns: which files make up a model, and that each tensor is there, of the stated shape and finite.
-Never knows: what the tensors mean. The safetensors library checks the header against the file's
-length; every complaint of it, and every fault found here, is a ModelError naming file and tensor.
+Owns: that each tensor is there, of the stated shape and finite. Never knows: what the tensors mean.
+The safetensors library checks the header against the file's length; every complaint of it, and
+every fault found here, is a ModelError naming file and tensor.
 """
 
 from collections.abc import Iterable
@@ -15,10 +15,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from core.errors import ModelError
-from core.models.loader import read_json_object
+from core.models.directory import weight_files
 
-INDEX_NAME = "model.safetensors.index.json"
-SINGLE_NAME = "model.safetensors"
 FLOAT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -33,7 +31,7 @@ class WeightFiles:
         self._files: dict[Path, Any] = {}
         self._locations: dict[str, Path] = {}
         self._taken: set[str] = set()
-        for path, stated in _file_list(directory).items():
+        for path, stated in weight_files(directory).items():
             self._open(path, stated)
 
     def __enter__(self) -> "WeightFiles":
@@ -90,21 +88,3 @@ class WeightFiles:
         if extra:
             path = self._locations[extra[0]]
             raise ModelError(f"{path}: tensor {extra[0]} is not part of a Llama model")
-
-
-def _file_list(directory: Path) -> dict[Path, set[str] | None]:
-    """Return the files and, where an index states them, the tensors each must hold."""
-    index_path = directory / INDEX_NAME
-    if not index_path.exists():
-        return {directory / SINGLE_NAME: None}
-    weight_map = read_json_object(index_path).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise ModelError(f"{index_path}: weight_map is missing or empty")
-    files: dict[Path, set[str] | None] = {}
-    for name, file_name in weight_map.items():
-        if not isinstance(file_name, str) or Path(file_name).name != file_name:
-            raise ModelError(f"{index_path}: {file_name!r} is not a file name in the directory")
-        stated = files.setdefault(directory / file_name, set())
-        assert stated is not None
-        stated.add(name)
-    return files

@@ -20,7 +20,7 @@ from tokenizers import AddedToken
 
 from core.clock import Clock
 from core.errors import ModelError
-from core.models.registry import read_json
+from core.models.directory import read_json_object
 from core.tokenizer.sandbox import BoundedTemplate, TemplateRefusedError
 from core.tokenizer.vocabulary import Vocabulary
 
@@ -68,7 +68,7 @@ class ChatTemplate:
     ) -> "ChatTemplate | None":
         """Read the template of a model directory; None = it has none. Raises ModelError."""
         config_path = directory / "tokenizer_config.json"
-        config = read_json(config_path) if config_path.is_file() else {}
+        config = read_json_object(config_path) if config_path.is_file() else {}
         source = _template_source(directory, config)
         if source is None:
             return None

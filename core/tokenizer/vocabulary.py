@@ -14,7 +14,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from core.errors import ModelError
-from core.models.registry import read_json
+from core.models.directory import read_json_object
 
 BYTE_FALLBACK_PREFIX = "<0x"
 
@@ -44,7 +44,7 @@ class Vocabulary:
     @classmethod
     def load(cls, directory: Path, size: int) -> "Vocabulary":
         """Read tokenizer.json of a model directory; raises ModelError."""
-        return cls(read_json(directory / "tokenizer.json"), size)
+        return cls(read_json_object(directory / "tokenizer.json"), size)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of ordinary text; control tokens in it are text like any other."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import ModelError
+from core.models.directory import weight_files
 from core.models.registry import (
     ALIASES,
     check_safetensors,
@@ -14,7 +15,6 @@ from core.models.registry import (
     models_directory,
     read_facts,
     resolve,
-    weight_files,
 )
 from tests.support.tiny_model import IM_END_ID, write_tiny_model
 
@@ -95,7 +95,7 @@ def test_shards_are_read_by_their_index(model: Path) -> None:
     (model / "model.safetensors").rename(model / "shard.safetensors")
     index = model / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "shard.safetensors"}}))
-    assert weight_files(model) == [model / "shard.safetensors"]
+    assert weight_files(model) == {model / "shard.safetensors": {"a"}}
     assert read_facts("m", model).weights_bytes == check_safetensors(model / "shard.safetensors")
     for names in ({"a": "../shard.safetensors"}, {"a": 5}, {}, "x"):
         index.write_text(json.dumps({"weight_map": names}))
