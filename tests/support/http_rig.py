@@ -7,7 +7,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -106,15 +106,15 @@ class HttpRig:
         """Do what SIGTERM does."""
         self.loop.call_soon_threadsafe(self.lifecycle.drain)
 
-    def wait_for_page(self, **fields: int) -> Any:
-        """Return the process's page once all `fields` have at least these values."""
+    def wait_for_page(self, is_due: Callable[[Any], bool]) -> Any:
+        """Return the process's page once `is_due` says so of it."""
         until = time.monotonic() + WAIT_S
         while time.monotonic() < until:
             page = self.page.read().page
-            if all(page[name] >= value for name, value in fields.items()):
+            if is_due(page):
                 return page
             threading.Event().wait(self.config.supervision.heartbeat_ms / 1000)
-        raise AssertionError(f"the page never showed {fields}")
+        raise AssertionError(f"the page stayed {page}")
 
 
 async def _serve(rig: HttpRig, socket_path: Path, is_up: threading.Event) -> None:

@@ -259,7 +259,7 @@ def test_a_client_that_leaves_is_cancelled_in_every_phase(
     cancel = rig.engine.wait_for(Cancel)
     assert cancel.operation_id == generate.operation_id
     assert cancel.closed_ns >= generate.accepted_ns
-    assert rig.wait_for_page(disconnects=1)["num_streams"] == 0
+    rig.wait_for_page(lambda page: page["disconnects"] == 1 and page["num_streams"] == 0)
     assert not caplog.records
 
 
@@ -310,7 +310,7 @@ def test_a_client_that_ends_its_side_has_left_a_generation(rig: HttpRig, prompt:
         assert RawReader(raw).is_closed()
     cancel = rig.engine.wait_for(Cancel)
     assert [cancel.operation_id] == [g.operation_id for g in rig.engine.received(Generate)]
-    rig.wait_for_page(disconnects=1)
+    rig.wait_for_page(lambda page: page["disconnects"] == 1)
 
 
 def test_a_finished_request_is_not_cancelled(rig: HttpRig) -> None:
@@ -331,7 +331,7 @@ def test_a_reader_that_takes_nothing_is_cut_and_cancelled(start: Start) -> None:
         assert rig.post("/detokenize", {"tokens": [104]}).json() == {"prompt": "h"}
         cancel = rig.engine.wait_for(Cancel)
         assert cancel.operation_id == generate.operation_id
-        rig.wait_for_page(slow_readers_cut=1)
+        rig.wait_for_page(lambda page: page["slow_readers_cut"] == 1)
 
 
 def test_a_reader_that_falls_far_behind_is_cut(start: Start) -> None:
@@ -340,4 +340,4 @@ def test_a_reader_that_falls_far_behind_is_cut(start: Start) -> None:
     with rig.connect(receive_buffer_bytes=4096) as raw:
         raw.sendall(completion("flood", stream=True))
         rig.engine.wait_for(Cancel)
-        rig.wait_for_page(slow_readers_cut=1)
+        rig.wait_for_page(lambda page: page["slow_readers_cut"] == 1)
