@@ -88,4 +88,4 @@ def _largest_wheel_bytes(part: Path) -> int:
 def last_line(log: Path) -> str:
     """Return what a program said last, which is where it says what went wrong."""
     lines = log.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "no answer"
+    return lines[-1].removeprefix("ERROR: ") if lines else "no answer"

@@ -63,7 +63,8 @@ def pull(
             if not is_intact(target, progress):
                 _make(alias, target, source, progress)
     except OSError as error:
-        raise ModelError(f"model {name!r} cannot be stored in {directory}: {error}") from error
+        reason = error.strerror or error
+        raise ModelError(f"model {name!r} cannot be stored in {directory}: {reason}") from error
     return read_facts(name, target)
 
 
