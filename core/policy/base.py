@@ -104,6 +104,10 @@ class Step(Protocol):
         """Return the tokens left to prefill; of a waiting request all, as if none were cached."""
         ...
 
+    def hit_tokens(self, request: Request) -> int:
+        """Return how many tokens of a waiting `request` the prefix cache holds."""
+        ...
+
     def start(self, request: Request) -> Blocked:
         """Give a waiting `request` its row and blocks without any token yet."""
         ...

@@ -41,6 +41,10 @@ class UrgencyPolicy(OrderedPolicy):
         """Return a key, smallest first, when `remaining` prompt tokens are left to compute."""
         raise NotImplementedError
 
+    def waiting_urgency(self, request: Request) -> Place:
+        """Return the urgency of a waiting `request`."""
+        return self.place(request)
+
     def budget(self, step: Step) -> Budget:
         """Return what may be spent on prompts in `step`."""
         return Budget(step)
@@ -65,7 +69,7 @@ class UrgencyPolicy(OrderedPolicy):
 
     def _contenders(self, step: Step) -> "_Contenders":
         under_way = [(self.urgency(r, step.remaining(r)), r) for r in step.prefills()]
-        return _Contenders(under_way, self.place, lambda: self.next_waiting(step), step)
+        return _Contenders(under_way, self.waiting_urgency, lambda: self.next_waiting(step), step)
 
 
 class _Contenders:
@@ -74,12 +78,12 @@ class _Contenders:
     def __init__(
         self,
         under_way: list[tuple[Place, Request]],
-        place: PlaceOf,
+        urgency: PlaceOf,
         next_waiting: Callable[[], Request | None],
         step: Step,
     ) -> None:
         self._under_way = sorted(under_way, reverse=True)
-        self._place = place
+        self._urgency = urgency
         self._next_waiting = next_waiting
         self._may_start = step.may_start_requests
         self._is_new = False
@@ -88,7 +92,7 @@ class _Contenders:
         """Return the most urgent; its grant must be settled before the next."""
         waiting = self._next_waiting() if self._may_start else None
         first = self._under_way[-1] if self._under_way else None
-        self._is_new = waiting is not None and (first is None or self._place(waiting) < first[0])
+        self._is_new = waiting is not None and (first is None or self._urgency(waiting) < first[0])
         if self._is_new:
             return waiting
         return self._under_way.pop()[1] if first else None

@@ -95,6 +95,10 @@ class StepBuilder:
         left = self._table.prefill_end[request.row] - self._table.num_scheduled[request.row]
         return int(left) - self._prefill_tokens.get(request, 0)
 
+    def hit_tokens(self, request: Request) -> int:
+        """Return how many tokens of a waiting `request` the prefix cache holds."""
+        return self._replica.kv.hit_tokens(request)
+
     def start(self, request: Request) -> Blocked:
         """Give a waiting `request` its row and blocks without any token yet."""
         blocked, quote = self._may_start(request)

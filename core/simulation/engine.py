@@ -71,6 +71,7 @@ class SimulatedEngine:
         self.executors: list[ModelledExecutor | None] = [None] * num_replicas
         self.unanswered: list[deque[tuple[StepPlan, int]]] = [deque() for _ in range(num_replicas)]
         self._epochs = [0] * num_replicas
+        self._group_widths: dict[int, int] = {}  # entries about one prompt position, by request
         self._free_from = dict.fromkeys(range(num_tokenizers), 0)
         self._model = model or StepModel()
         self._next_token = next_token
@@ -119,6 +120,8 @@ class SimulatedEngine:
         span = self.arenas[tokenizer][start : start + length]
         span[:] = -1
         span[: len(prompt)] = prompt
+        sampling = sampling or SamplingParams()
+        self._group_widths[request_id] = 1 + sampling.num_prompt_logprobs
         return Request(
             request_id=request_id,
             tokenizer=tokenizer,
@@ -128,7 +131,7 @@ class SimulatedEngine:
             prompt_len=len(prompt),
             max_tokens=max_tokens,
             arrival_ns=self.clock.now_ns(),
-            sampling=sampling or SamplingParams(),
+            sampling=sampling,
             traffic_class=traffic_class,
             priority=priority,
             queue_deadline_ns=queue_deadline_ns,
@@ -207,7 +210,8 @@ class SimulatedEngine:
             transcript.finished = record
         elif kind is OutputKind.PROMPT_LOGPROBS:
             start, count = int(record["logprobs_start"]), int(record["num_logprobs"])
-            for offset, entry in enumerate(batch.logprobs[start : start + count]):
+            width = self._group_widths[int(record["request_id"])]
+            for offset, entry in enumerate(batch.logprobs[start : start + count : width]):
                 position = int(record["index"]) + offset
                 assert position not in transcript.prompt_logprobs, "a position is scored twice"
                 transcript.prompt_logprobs[position] = float(entry["logprob"])

@@ -48,6 +48,7 @@ class RequestTimes:
     gap_s: Floats  # of every gap
     gap_request: Ints  # and whose it is
     num_late_gaps: Ints
+    on_time: Mask  # served, and the first token by its deadline
     kept: Mask
     refused: Mask  # ended without having been served
 
@@ -72,7 +73,8 @@ def request_times(history: History) -> RequestTimes:
     served = np.isin(
         history.status, (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH)
     )
-    on_time = (deadline_ns == 0) | (first_ns <= deadline_ns)
+    in_time = (deadline_ns == 0) | (first_ns <= deadline_ns)
+    on_time = served & has_tokens & in_time
     steady = num_late <= (1 - KEPT_GAP_SHARE) * np.maximum(num_tokens - 1, 0)
     return RequestTimes(
         ttft_s=_since(workload.arrival_ns, first_ns, has_tokens),
@@ -81,7 +83,8 @@ def request_times(history: History) -> RequestTimes:
         gap_s=gap_ns / NS_PER_S,
         gap_request=gap_request,
         num_late_gaps=num_late,
-        kept=served & has_tokens & on_time & steady,
+        on_time=on_time,
+        kept=on_time & steady,
         refused=np.isin(
             history.status,
             (RequestStatus.FINISHED_SHED, RequestStatus.FINISHED_EXPIRED),
@@ -114,6 +117,7 @@ class Summary:
     e2e_s: dict[str, float]
     late_gap_share: float
     miss_share: float  # of requests: promise not kept, refusals included
+    ttft_miss_share: float  # the same, counting only the first token
     goodput_rps: float
     goodput_tokens_per_s: float
 
@@ -135,6 +139,7 @@ def summary(history: History, times: RequestTimes, chosen: Mask) -> Summary:
         e2e_s=spread(times.e2e_s[chosen]),
         late_gap_share=int(times.num_late_gaps[chosen].sum()) / max(1, num_gaps),
         miss_share=1 - int(np.count_nonzero(kept)) / max(1, count),
+        ttft_miss_share=1 - int(np.count_nonzero(chosen & times.on_time)) / max(1, count),
         goodput_rps=int(np.count_nonzero(kept)) / window_s,
         goodput_tokens_per_s=float(times.num_tokens[kept].sum()) / window_s,
     )

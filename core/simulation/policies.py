@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from core.errors import ConfigError
 from core.policy.base import Policy
 from core.policy.cost_model import CostModel
+from core.policy.dlpm import DlpmPolicy
 from core.policy.edf import EdfPolicy, StrictGapEdfPolicy
 from core.policy.fcfs import FcfsPolicy
 from core.policy.ordered import PolicySettings
@@ -19,10 +20,13 @@ from core.policy.priority import PriorityPolicy
 from core.policy.qoserve import QoServePolicy
 from core.policy.srpf import SrpfPolicy
 from core.policy.static import StaticPolicy
+from core.policy.urgency_density import UrgencyDensityPolicy
+from core.policy.vtc import VtcPolicy
 from core.simulation.run import SimulationSettings
 
 Make = Callable[[PolicySettings, CostModel, float], Policy]
-MANY_PARTIAL_PREFILLS = 64
+CHUNK = 256  # tokens
+MANY = 64  # prompts partly computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,31 +39,51 @@ class Baseline:
     max_num_partial_prefills: int = 0  # 0 = as configured
 
 
+def plain(summary: str, kind: Callable[[PolicySettings], Policy]) -> Baseline:
+    """Return a policy that runs with the configured budget."""
+    return Baseline(summary, lambda settings, _model, _margin: kind(settings))
+
+
+def chunked(summary: str, kind: Callable[[PolicySettings], Policy]) -> Baseline:
+    """Return a policy with a fixed budget that may leave many prompts under way."""
+    return replace(
+        plain(summary, kind), max_num_batched_tokens=CHUNK, max_num_partial_prefills=MANY
+    )
+
+
 BASELINES: dict[str, Baseline] = {
-    "static": Baseline("a batch ends before the next begins", lambda s, _m, _e: StaticPolicy(s)),
-    "fcfs": Baseline("first come, first served", lambda s, _m, _e: FcfsPolicy(s)),
+    "static": plain("a batch ends before the next begins", StaticPolicy),
+    "fcfs": plain("first come, first served, short prompts beside long ones", FcfsPolicy),
     "sarathi": Baseline(
         "first come, first served, one prompt after the other",
-        lambda s, _m, _e: FcfsPolicy(s), 256, 1,
+        lambda settings, _model, _margin: FcfsPolicy(settings),
+        max_num_batched_tokens=CHUNK,
+        max_num_partial_prefills=1,
     ),
-    "priority": Baseline("class, then arrival", lambda s, _m, _e: PriorityPolicy(s)),
-    "edf": Baseline(
-        "earliest deadline first, a fixed chunk",
-        lambda s, _m, _e: EdfPolicy(s), 256, MANY_PARTIAL_PREFILLS,
-    ),
-    "gap-edf": Baseline(
-        "earliest deadline first, no step longer than the promised gap, shedding",
-        lambda s, m, e: StrictGapEdfPolicy(s, m, margin=e), 4096, MANY_PARTIAL_PREFILLS,
-    ),
-    "srpf": Baseline(
-        "shortest remaining prompt first, a fixed chunk",
-        lambda s, _m, _e: SrpfPolicy(s), 256, MANY_PARTIAL_PREFILLS,
+    "priority": plain("class, then arrival", PriorityPolicy),
+    "edf": chunked("earliest deadline first", EdfPolicy),
+    "srpf": chunked("shortest remaining prompt first", SrpfPolicy),
+    "vtc": chunked("the tenant that was served least", VtcPolicy),
+    "dlpm": chunked("longest cached prefix of a tenant with a deficit", DlpmPolicy),
+    "urgency-density": Baseline(
+        "latest start first, or the shortest when time is short",
+        lambda settings, model, _margin: UrgencyDensityPolicy(settings, model),
+        max_num_batched_tokens=CHUNK,
+        max_num_partial_prefills=MANY,
     ),
     "qoserve": Baseline(
         "slack-driven chunks, hybrid order, relegation",
-        lambda s, m, _e: QoServePolicy(s, m), 2560, MANY_PARTIAL_PREFILLS,
+        lambda settings, model, _margin: QoServePolicy(settings, model),
+        max_num_batched_tokens=2560,
+        max_num_partial_prefills=MANY,
     ),
-}  # fmt: skip
+    "gap-edf": Baseline(
+        "earliest deadline first, no step longer than the promised gap, shedding",
+        lambda settings, model, margin: StrictGapEdfPolicy(settings, model, margin=margin),
+        max_num_batched_tokens=4096,
+        max_num_partial_prefills=MANY,
+    ),
+}
 
 
 def find_policy(name: str) -> tuple[Baseline, int]:

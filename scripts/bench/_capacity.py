@@ -1,0 +1,38 @@
+"""The highest load that a policy carries: bisection over runs.
+
+Owns: the search and its bracket. Never knows: what is run; it is handed a function from a load to
+"carried or not", which should be monotone but, with few requests, may not quite be.
+"""
+
+from collections.abc import Callable
+from math import inf
+
+MAX_STEPS = 16  # of the bracket
+
+
+def capacity(
+    carries: Callable[[float], bool], guess: float, tolerance: float
+) -> tuple[float, float]:
+    """Return the highest load carried and the lowest not carried, at most `tolerance` apart.
+
+    The bracket widens from `guess` by a twentieth, then by twice as much each time, until both ends
+    are known. 0.0 or infinity comes back for an end that was not found.
+    """
+    low, high = 0.0, inf
+    load, stride = guess, 0.05
+    for _ in range(MAX_STEPS):
+        if carries(load):
+            low = load
+        else:
+            high = load
+        if low > 0 and high < inf:
+            break
+        load = load * (1 + stride) if low > 0 else load / (1 + stride)
+        stride *= 2
+    while low > 0 and low * (1 + tolerance) < high < inf:
+        middle = (low + high) / 2
+        if carries(middle):
+            low = middle
+        else:
+            high = middle
+    return low, high
