@@ -33,13 +33,13 @@ from frontends.admin.audit import AuditLog
 from frontends.admin.door import Door
 from frontends.admin.handlers import Handlers
 from frontends.admin.listener import listen
-from frontends.admin.metrics import facts_of, render
 from frontends.admin.peers import Peer
 from frontends.admin.trail import Trail
 from frontends.board_source import BoardSource
 from frontends.boards import Boards
 from frontends.health import assess
 from frontends.http.origin import HostList
+from frontends.metrics.render import facts_of, render
 from ipc.async_port import AsyncPort
 from ipc.board import BoardWriter
 from ipc.child import Child

@@ -10,9 +10,9 @@ import numpy as np
 from core.config import SupervisionConfig
 from core.errors import RejectionReason
 from core.supervision.states import ProcessState
-from frontends.admin.metrics import EngineFacts, block_counts, kv_usage, replicas_of
 from frontends.boards import Boards, text_of
 from frontends.health import assess, last_step_age_s, oldest_wait_s
+from frontends.metrics.render import EngineFacts, block_counts, kv_usage, replicas_of
 
 STALE_S = 1.0
 

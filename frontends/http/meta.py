@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from core.config import SupervisionConfig
-from frontends.admin.metrics import EngineFacts, render
 from frontends.boards import Boards
 from frontends.health import Health, Verdict, assess
 from frontends.http.exchange import JSON, Exchange
 from frontends.http.lifecycle import Lifecycle
+from frontends.metrics.render import EngineFacts, render
 
 PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 

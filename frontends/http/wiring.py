@@ -14,7 +14,6 @@ import numpy.typing as npt
 from core.clock import NS_PER_MS, Clock
 from core.config import HeadraceConfig
 from core.model_card import ModelCard
-from frontends.admin.metrics import facts_of
 from frontends.boards import Boards
 from frontends.engine_client import EngineClient
 from frontends.http.app import Application
@@ -27,6 +26,7 @@ from frontends.http.origin import LOOPBACK_NAMES, HostList
 from frontends.http.routes import make_router
 from frontends.http.server import HttpServer, Stamp, Timing
 from frontends.http.telemetry import Telemetry
+from frontends.metrics.render import facts_of
 from frontends.openai.chat import ChatCompletions
 from frontends.openai.completions import Completions
 from frontends.openai.decode import FieldWarner

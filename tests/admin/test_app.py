@@ -15,9 +15,9 @@ from core.monotonic_clock import MonotonicClock
 from frontends.admin.access import Access
 from frontends.admin.app import AdminApp
 from frontends.admin.listener import ADMIN_LIMITS, listen
-from frontends.admin.metrics import EngineFacts, render
 from frontends.health import assess
 from frontends.http.origin import HostList
+from frontends.metrics.render import EngineFacts, render
 from ipc.control.registry import COMMANDS
 from ipc.directory import DirectorySnapshot, DirectoryTenant
 from ipc.messages import ControlCall, ControlReply

@@ -14,11 +14,11 @@ import ipc.pages
 from core.clock import NS_PER_S
 from core.errors import RejectionReason
 from core.request import RequestStatus
-from frontends.admin.exposition import Exposition, Family, Kind
-from frontends.admin.metric_families import FAMILIES, VLLM
-from frontends.admin.metrics import EngineFacts, render
 from frontends.boards import Boards
 from frontends.http.telemetry import Telemetry
+from frontends.metrics.exposition import Exposition, Family, Kind
+from frontends.metrics.families import FAMILIES, VLLM
+from frontends.metrics.render import EngineFacts, render
 from ipc.pages import HTTP_PAGE, MAX_PAGE_TENANTS, TTFT_BUCKETS_S
 from tests.support.boards import (
     NOW_NS,

@@ -7,8 +7,8 @@ from core.clock import NS_PER_S
 from core.config import SupervisionConfig
 from core.errors import RejectionReason
 from frontends.admin import views
-from frontends.admin.metrics import EngineFacts
 from frontends.boards import Boards
+from frontends.metrics.render import EngineFacts
 from ipc.control.registry import COMMANDS
 from tests.support.boards import (
     CHILDREN,

@@ -33,12 +33,14 @@ PLANTS = {
     "ipc/board.py": "import core.config",
     "dashboard/planted.py": "import core.config",
     "frontends/health.py": "import core.scheduler.plan",
+    "frontends/http/sse.py": "import frontends.admin.access",
 }
 CONTRACTS = (
     "Arrows point one way",
     "Decisions are pure: no I/O, no clock, no tensor",
     "The dashboard knows the engine only through ipc",
     "Frontends know the engine's vocabulary, not its parts",
+    "The OpenAI port knows nothing of the admin pool",
 )
 
 

@@ -6,11 +6,11 @@ request. Never knows: policy (`core.engine_core`) or text. One round, never wait
     results → peers and inbox → plans → outputs → page
 
 Plans leave before outputs, so that executors compute while the outputs travel. While a tokenizer
-does not read nothing is planned (`core.runtime.outbox`); deaths, aborts and commands are heard all
-the same. Results and plans carry the epochs of both ends, so nothing of a predecessor is ever
-mistaken for ours. A tokenizer writes into its arena only when our page says that its predecessor's
-requests have ended, for we write there too. Results that were lost in their ring
-are made good by treating the replica as restarted: its requests are recomputed.
+does not read nothing is planned (`core.runtime.scheduler.outbox`); deaths, aborts and commands are
+heard all the same. Results and plans carry the epochs of both ends, so nothing of a predecessor is
+ever mistaken for ours. A tokenizer writes into its arena only when our page says that its
+predecessor's requests have ended, for we write there too. Results that were lost in their ring are
+made good by treating the replica as restarted: its requests are recomputed.
 """
 
 import logging

@@ -8,7 +8,7 @@ of a client.
 
 from dataclasses import dataclass
 
-from frontends.admin.exposition import Family, Kind
+from frontends.metrics.exposition import Family, Kind
 from ipc.pages import (
     ITL_BUCKETS_S,
     LATENCY_BUCKETS_S,

@@ -15,9 +15,9 @@ import numpy as np
 from core.config import HeadraceConfig
 from core.errors import RejectionReason
 from core.request import FINISH_REASONS, FinishReason, RequestStatus
-from frontends.admin import metric_families as families
-from frontends.admin.exposition import Exposition, Labels
 from frontends.boards import Boards, Page, text_of
+from frontends.metrics import families
+from frontends.metrics.exposition import Exposition, Labels
 
 REASON_CODES = tuple((reason.value, reason.code) for reason in RejectionReason if reason.value)
 

@@ -1,0 +1,1 @@
+"""The engine's metrics as Prometheus text, for whichever port is scraped."""
