@@ -41,7 +41,7 @@ class Timeline:
     finish_reason: str = ""
     status: int = 0
     error: str = ""
-    cut: bool = False  # ended by us: `until` passed
+    cut: bool = False  # ended by us: `until` passed, or `leave_after` was reached
     done: bool = False  # the server's closing `[DONE]` arrived
 
     @property
@@ -121,18 +121,20 @@ class Client:
         body: Mapping[str, object],
         timeline: Timeline,
         until: float = float("inf"),
+        leave_after: float = float("inf"),
         headers: Mapping[str, str] | None = None,
     ) -> Timeline:
         """Send `body` as a streaming request and fill `timeline` as events arrive; raises nothing.
 
-        At `until` (perf_counter seconds) the connection is closed by us and `cut` is set.
+        At `until` (perf_counter seconds), or after `leave_after` events with output, the connection
+        is closed by us and `cut` is set.
         """
         timeline.sent_s = time.perf_counter()
         timeline.intended_s = timeline.intended_s or timeline.sent_s
         limit_s = None if until == float("inf") else max(0.0, until - timeline.sent_s)
         try:
             async with asyncio.timeout(limit_s):
-                await self._read_stream(path, body, timeline, headers)
+                await self._read_stream(path, body, timeline, leave_after, headers)
         except TimeoutError:
             timeline.cut = limit_s is not None
             timeline.error = "" if timeline.cut else "timeout"
@@ -146,6 +148,7 @@ class Client:
         path: str,
         body: Mapping[str, object],
         timeline: Timeline,
+        leave_after: float,
         headers: Mapping[str, str] | None,
     ) -> None:
         arguments = _json({**body, "stream": True, "stream_options": {"include_usage": True}})
@@ -162,6 +165,9 @@ class Client:
                 for line in lines:
                     if line.startswith(b"data:"):
                         read_event(line[5:].strip(), now, timeline)
+                if len(timeline.chunk_s) >= leave_after and not timeline.done:
+                    timeline.cut = True
+                    return
             if not timeline.done and not timeline.error:
                 timeline.error = "the stream ended without [DONE]"
 

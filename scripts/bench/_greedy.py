@@ -11,7 +11,6 @@ import asyncio
 import json
 import random
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from scripts.bench._client import Client, Prompts, Timeline
 
 NEAR_TIE = 0.001  # nats between the best and the second: either may win
 CLEAR_MARGIN = 0.3  # nats: here bfloat16 must agree with float32
+NEIGHBOUR_EVENTS = (40, 160)  # a neighbour leaves after so many events: it grows, then goes
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ async def run_serial(client: Client, model: str, cases: Sequence[Case]) -> dict[
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """The concurrent run: all arrive within `spread_s`, neighbours leave after about as long."""
+    """The concurrent run: all arrive within `spread_s`; neighbours leave amid their output."""
 
     seed: int
     neighbours: int  # a round
@@ -161,8 +161,8 @@ async def run_concurrent(
 
     async def neighbour() -> bool:
         await asyncio.sleep(source.uniform(0, crowd.spread_s))
-        life_s = source.uniform(crowd.spread_s / 2, crowd.spread_s * 2)
-        return await leave_midway(client, model, prompts.make(source.randrange(16, 200)), life_s)
+        num_events = source.randrange(*NEIGHBOUR_EVENTS)
+        return await leave_midway(client, model, prompts.make(source.randrange(16, 64)), num_events)
 
     before = await preemptions(client)
     comparisons: list[Comparison] = []
@@ -185,8 +185,8 @@ async def run_concurrent(
     }
 
 
-async def leave_midway(client: Client, model: str, prompt: list[int], life_s: float) -> bool:
-    """Ask for much and close the connection after `life_s` seconds; True if output had begun."""
+async def leave_midway(client: Client, model: str, prompt: list[int], num_events: int) -> bool:
+    """Ask for much and close the connection after so much output; True if it came to that."""
     body = {
         "model": model,
         "prompt": prompt,
@@ -194,9 +194,8 @@ async def leave_midway(client: Client, model: str, prompt: list[int], life_s: fl
         "temperature": 0,
         "ignore_eos": True,
     }
-    timeline = Timeline()
-    await client.stream("/v1/completions", body, timeline, until=time.perf_counter() + life_s)
-    return timeline.cut and bool(timeline.chunk_s)
+    timeline = await client.stream("/v1/completions", body, Timeline(), leave_after=num_events)
+    return timeline.cut
 
 
 async def preemptions(client: Client) -> int:
@@ -288,7 +287,7 @@ def parser() -> argparse.ArgumentParser:
     way.add_argument("--teacher-forced", action="store_true", help="score the reference's output")
     way.add_argument("--concurrent", action="store_true", help="all at once, among neighbours")
     add(
-        "--neighbours", type=int, default=64, help="concurrent: requests that leave midway, a round"
+        "--neighbours", type=int, default=40, help="concurrent: requests that leave midway, a round"
     )
     add("--rounds", type=int, default=8, help="concurrent: at the most")
     add("--spread", type=float, default=4.0, help="concurrent: seconds in which requests arrive")

@@ -67,7 +67,7 @@ class Target:
             "ignore_eos": True,
         }
         timeline = Timeline(intended_s=intended_s)
-        return await self.client.stream("/v1/completions", body, timeline, until, headers)
+        return await self.client.stream("/v1/completions", body, timeline, until, headers=headers)
 
 
 def summarize(timelines: Sequence[Timeline], wall_s: float) -> Figures:

@@ -61,6 +61,21 @@ def test_a_stream_is_cut_at_its_time() -> None:
     assert timeline.error == ""
 
 
+def test_a_client_leaves_after_so_much_output() -> None:
+    """`leave_after` closes the connection amid the stream."""
+
+    async def leave() -> Timeline:
+        server = FakeServer(pause_s=0.001)
+        async with server.running(), Client(server.url) as client:
+            body = {**BODY, "max_tokens": 10_000}
+            return await client.stream("/v1/completions", body, Timeline(), leave_after=2)
+
+    timeline = asyncio.run(leave())
+    assert timeline.cut
+    assert 2 <= len(timeline.chunk_s) < 10_000
+    assert timeline.error == ""
+
+
 def test_a_server_that_is_not_there_is_an_error_of_the_request() -> None:
     """Nothing is raised; the timeline says what happened."""
 
