@@ -261,7 +261,7 @@ class SupervisionConfig:
     """Restarts of one child within `period_ms`; one more ends the engine."""
     period_ms: int = 60_000
     """Window of `intensity`, ms."""
-    heartbeat_ms: int = 100
+    heartbeat_ms: int = 200
     """Each loop stamps its heartbeat at least so often, ms."""
     hang_timeout_ms: int = 10_000
     """A loop that is silent for so long (busy and loading excepted) is killed and restarted, ms."""

@@ -104,11 +104,14 @@ class BoardReader:
         self._last = Snapshot(np.zeros((), dtype), 0, 0)
 
     def read(self) -> Snapshot:
-        """Return the newest page, or the last good one marked stale."""
+        """Return the newest page, or the last good one marked stale.
+
+        A page that was read before is not copied again.
+        """
         for _ in range(_READ_ATTEMPTS):
             slot = self._memory.newest()
             sequence, stamp_ns, epoch, crc = self._memory.words[slot][:4]
-            if sequence == 0:
+            if sequence == self._last.sequence:
                 return self._last
             page = np.frombuffer(bytes(self._memory.pages[slot]), self._dtype).reshape(())
             if _checksum(sequence, stamp_ns, epoch, page.reshape(1).view(np.uint8).data) == crc:

@@ -67,6 +67,16 @@ def test_every_publication_is_newer_than_the_last(segment: Segment) -> None:
         assert reader.read().page["steps"] == step
 
 
+def test_a_page_is_copied_once(segment: Segment) -> None:
+    """A reader that looks often pays for what is new only."""
+    writer, reader = BoardWriter(segment, DTYPE, epoch=1), BoardReader(segment, DTYPE)
+    publish(writer, 1)
+    first = reader.read()
+    assert reader.read() is first
+    publish(writer, 1)
+    assert reader.read() is not first
+
+
 def test_a_restarted_writer_starts_at_zero_under_its_epoch(segment: Segment) -> None:
     """The new instance's first page replaces the old one's last, also for attached readers."""
     old, reader = BoardWriter(segment, DTYPE, epoch=1), BoardReader(segment, DTYPE)

@@ -144,7 +144,11 @@ def test_a_stopped_supervisor_kills_nobody_when_it_goes_on(
     tmp_path: Path, tiny_model: Path
 ) -> None:
     """Its own pause is no proof of anybody's death."""
-    overrides = [*KINDS["simulated"], "supervision.hang_timeout_ms=300"]
+    overrides = [
+        *KINDS["simulated"],
+        "supervision.hang_timeout_ms=300",
+        "supervision.heartbeat_ms=50",
+    ]
     with running_engine(tmp_path, tiny_model, overrides) as engine:
         before = engine.children()
         engine.process.send_signal(signal.SIGSTOP)
