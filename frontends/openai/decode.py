@@ -50,7 +50,7 @@ def decode_json(decoder: msgspec.json.Decoder[RequestT], body: bytes) -> Request
     except msgspec.ValidationError as error:
         raise field_error(str(error)) from None
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise bad_request(f"The request body is not valid JSON: {error}.") from None
+        raise _not_json(error) from None
     except RecursionError:
         raise bad_request("The request body is nested too deeply.") from None
 
@@ -65,6 +65,10 @@ def _check_small_fields(fields: SmallFields) -> None:
         raw = getattr(fields, name)
         if raw is not msgspec.UNSET and len(bytes(raw)) > MAX_SMALL_FIELD_BYTES:
             raise bad_request(f"The parameter '{name}' is too large.", name)
+
+
+def _not_json(error: Exception) -> ApiError:
+    return bad_request(f"The request body is not valid JSON: {error}.")
 
 
 def field_error(fault: str, parent: str = "") -> ApiError:
@@ -109,12 +113,17 @@ class FieldWarner:
         self._decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
     def look(self, request: msgspec.Struct, body: bytes) -> None:
-        """Look for unknown fields in an accepted body; large ones are not scanned again."""
+        """Look for unknown fields in an accepted body; large ones are not scanned again.
+
+        Raises the 400 for a name that is no UTF-8.
+        """
         if len(body) > MAX_SCANNED_BYTES:
             return
-        for name in (
-            self._decoder.decode(body).keys() - set(request.__struct_fields__) - self._warned
-        ):
+        try:
+            names = self._decoder.decode(body).keys()
+        except (msgspec.DecodeError, UnicodeError) as error:  # in what the request's type skips
+            raise _not_json(error) from None
+        for name in names - set(request.__struct_fields__) - self._warned:
             if len(self._warned) >= MAX_WARNED_FIELDS:
                 return
             self._warned.add(name)

@@ -178,6 +178,12 @@ def test_a_body_that_is_not_a_json_object_is_400(rig: HttpRig, body: bytes) -> N
         assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
+def test_an_unknown_name_that_is_not_unicode_is_400(rig: HttpRig) -> None:
+    """A broken name of a field that nobody reads is still no JSON."""
+    body = b'{"messages": [{"role": "user", "content": "say hi"}], "n\xff": 1}'
+    assert rig.post(CHAT, body).status_code == 400
+
+
 @pytest.mark.parametrize("prompt", [b'"\xff"', b'"\xed\xa0\x80"', b'["\xc0\x80"]', b'"\\ud800"'])
 def test_a_prompt_that_is_not_unicode_is_400(rig: HttpRig, prompt: bytes) -> None:
     """Bytes that are no UTF-8 are the client's fault wherever they are; so is half a character."""
