@@ -4,8 +4,9 @@ Owns: /dev/shm/headrace-<uid>/<name>/ (0700), every file name in it, and the que
 the name. Never knows: what the files hold, except `owner.json`, `ports.json` and `admin.key`.
 
     base   headrace-<uid>   of this user, mode 0700, no symlink: else ForeignDirectoryError
-    claim  under a flock of the base: a live owner → RunDirectoryBusyError; a dead one's directory
-           is moved away and deleted; a new one appears by one rename, `owner.json` already in it
+    claim  under a flock of the base: a live owner → RunDirectoryBusyError; directories of the dead,
+           of any name, are moved away and deleted (one killed together with its janitor may never
+           come back under its name); a new one appears by one rename, `owner.json` already in it
     alive  a process with the owner's pid and start time, in the same boot
     remove under the same flock and only if `owner.json` is still ours, so that the janitor of a
            dead engine never deletes the directory of its successor; an empty base goes too
@@ -77,6 +78,7 @@ class RunDirectory:
         assert owner is not None
         with locked(path.parent, create=True):
             _sweep_dead(path)
+            _sweep_dead_neighbours(path.parent)
             sweep_leftovers(path.parent)
             fresh = path.parent / f".new-{secrets.token_hex(8)}"
             fresh.mkdir(mode=0o700)
@@ -235,6 +237,14 @@ def _sweep_dead(path: Path) -> None:
     if owner is not None and is_alive(owner):
         raise RunDirectoryBusyError(path.name, owner.pid)
     delete_tree(path)
+
+
+def _sweep_dead_neighbours(base: Path) -> None:
+    """Delete what engines of other names left; what has no readable owner is left alone."""
+    for path in base.iterdir():
+        owner = _read_owner(path)
+        if owner is not None and not is_alive(owner):
+            delete_tree(path)
 
 
 def _read_owner(path: Path) -> Owner | None:

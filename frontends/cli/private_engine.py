@@ -10,13 +10,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from core.terminal import CommandError, ExitCode
 from frontends.cli.api_client import ApiClient
 from ipc.errors import RunDirectoryError
-from ipc.run_directory import RunDirectory, list_engines
+from ipc.run_directory import RunDirectory
 
 START_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 10.0
@@ -31,7 +31,6 @@ def private_engine(arguments: list[str], status: Callable[[str], None]) -> Itera
 
     Raises CommandError with the engine's own last word if it does not start.
     """
-    sweep_dead()
     name = f"{PREFIX}{os.getpid()}"
     private = ["--set", f'name="{name}"', "--set", "http.port=0", "--set", "admin.port=0"]
     with tempfile.TemporaryFile() as log:
@@ -46,17 +45,6 @@ def private_engine(arguments: list[str], status: Callable[[str], None]) -> Itera
             yield wait_until_ready(process, name, log.fileno(), status)
         finally:
             stop(process)
-
-
-def sweep_dead(base: Path | None = None) -> None:
-    """Remove what engines like ours left that were killed before they had a janitor.
-
-    Their names are never used again, so nobody else would.
-    """
-    for engine in list_engines(base):
-        if engine.name.startswith(PREFIX) and not engine.is_alive:
-            with suppress(RunDirectoryError):  # another command was faster
-                RunDirectory.attach(engine.path).remove()
 
 
 def wait_until_ready(

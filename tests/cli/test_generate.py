@@ -14,7 +14,6 @@ import pytest
 
 from frontends.cli.api_client import events
 from frontends.cli.generate import text_of
-from frontends.cli.private_engine import sweep_dead
 from ipc.run_directory import Ports, RunDirectory, list_engines
 from tests.support.cli import HEADRACE, Run, assert_one_line, headrace
 from tests.support.fake_openai import FakeServer, decode, encode, encode_chat, next_id
@@ -174,16 +173,8 @@ def test_a_killed_generate_takes_its_engine_with_it(tmp_path: Path) -> None:
         assert ended(pidfd)
     finally:
         os.close(pidfd)
-    sweep_dead()
+    RunDirectory.claim(f"test-sweep-{os.getpid()}").remove()
     assert name not in [engine.name for engine in list_engines()]
-
-
-def test_a_live_engine_of_the_same_kind_is_not_swept(tmp_path: Path) -> None:
-    """Only what a dead one left is removed."""
-    alive = RunDirectory.claim("generate-1", tmp_path / "base")
-    sweep_dead(tmp_path / "base")
-    assert [engine.name for engine in list_engines(tmp_path / "base")] == ["generate-1"]
-    alive.remove()
 
 
 def owner_pid(name: str) -> int | None:

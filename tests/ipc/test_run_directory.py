@@ -106,6 +106,17 @@ def test_a_dead_engine_is_swept(start_claimer: Callable[[], Claimer], base: Path
     assert names_in(base) == ["engine"]
 
 
+def test_the_dead_of_other_names_are_swept(base: Path) -> None:
+    """Their memory comes back with the next engine; the living and the unknown are left alone."""
+    living, dead = RunDirectory.claim("living", base), RunDirectory.claim("dead", base)
+    stranger = msgspec.structs.replace(dead.owner, start_ticks=1)
+    (dead.path / "owner.json").write_bytes(msgspec.json.encode(stranger))
+    (base / "unknown").mkdir()
+    RunDirectory.claim("engine", base)
+    assert names_in(base) == ["engine", "living", "unknown"]
+    assert (living.path / "owner.json").exists()
+
+
 @pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot_id": "another"}, {"pid": 2**22 + 7}])
 def test_a_reused_pid_does_not_keep_a_name(base: Path, change: dict[str, object]) -> None:
     """A living process with the pid but another start time or boot is not the owner."""
