@@ -28,7 +28,7 @@ from tests.support.engine_history import (
     EngineHistory,
 )
 
-NUM_SEEDS = 150
+NUM_SEEDS = 100
 EVENTS_IN_A_HISTORY = 80
 PREFIXES: tuple[list[int], ...] = (list(range(10, 19)), list(range(20, 24)), [])
 STOP_TOKEN_IDS: tuple[tuple[int, ...], ...] = ((), (3,), (4, 5))
