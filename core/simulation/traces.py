@@ -65,7 +65,9 @@ def read_trace(path: Path, limit: int = 0) -> Trace:
     try:
         with opened(path) as text:
             return parse_trace(text, str(path), limit)
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+    except OSError as error:
+        raise TraceError(f"cannot read {path}: {error.strerror or error}") from error
+    except (EOFError, UnicodeDecodeError, csv.Error) as error:
         raise TraceError(f"cannot read {path}: {error}") from error
 
 

@@ -97,7 +97,7 @@ class Client:
             async with self._session.get(self.url + path) as answer:
                 return answer.status, await answer.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return 0, repr(error).encode()
+            return 0, _reason(error).encode()
 
     async def post(self, path: str, body: Mapping[str, object]) -> tuple[int, Any]:
         """Return status and parsed JSON of a POST; (0, message) if the server cannot be reached."""
@@ -106,7 +106,7 @@ class Client:
                 raw = await answer.read()
                 return answer.status, orjson.loads(raw) if raw else None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return 0, repr(error)
+            return 0, _reason(error)
 
     async def model(self) -> str:
         """Return the id of the first model listed; raise RuntimeError if there is no answer."""
@@ -139,7 +139,7 @@ class Client:
             timeline.cut = limit_s is not None
             timeline.error = "" if timeline.cut else "timeout"
         except (aiohttp.ClientError, OSError) as error:
-            timeline.error = repr(error)[:ERROR_CHARS]
+            timeline.error = _reason(error)[:ERROR_CHARS]
         timeline.ended_s = time.perf_counter()
         return timeline
 
@@ -229,3 +229,8 @@ class Prompts:
     def make(self, num_tokens: int) -> list[int]:
         """Return a prompt of exactly `num_tokens` ids."""
         return [next(self._firsts), *self._random.choices(self._ids, k=num_tokens - 1)]
+
+
+def _reason(error: Exception) -> str:
+    """Return what an error says; some say nothing but their name."""
+    return str(error) or type(error).__name__
