@@ -20,7 +20,7 @@ from torch import Tensor
 
 Int32Array = npt.NDArray[np.int32]
 
-MAX_TILE_ROWS = 12  # (token, query head) rows of one work item of the C++ kernel
+MAX_TILE_ROWS = 12  # (token, query head) rows of one unit of work of the C++ kernel
 MAX_NATIVE_HEAD_DIM = 256
 
 
@@ -190,9 +190,10 @@ class _Arguments(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("qkv", "cache", "out", "cos_sin")),
         *((name, ctypes.c_void_p) for name in ("token_sequence", "first_token", "first_position")),
         ("block_tables", ctypes.c_void_p),
-        *((f"item_{name}", ctypes.c_void_p) for name in ("sequence", "first_row", "num_rows")),
+        *((f"unit_{name}", ctypes.c_void_p) for name in ("sequence", "head", "first_row")),
+        ("unit_num_rows", ctypes.c_void_p),
         ("block_table_stride", ctypes.c_int64),
-        *((name, ctypes.c_int32) for name in ("num_tokens", "num_items", "num_heads")),
+        *((name, ctypes.c_int32) for name in ("num_tokens", "num_units", "num_heads")),
         *((name, ctypes.c_int32) for name in ("num_kv_heads", "head_dim", "block_size")),
         ("scale", ctypes.c_float),
     )
@@ -225,19 +226,19 @@ class NativePagedAttention:
         return head_dim % 16 == 0 and head_dim <= MAX_NATIVE_HEAD_DIM
 
     def begin(self, batch: AttentionBatch) -> None:
-        """Cut the step into work items and hand their addresses over."""
+        """Cut the step into units of work and hand their addresses over."""
         names = ("token_sequence", "first_token", "first_position", "block_tables")
         steps = (batch.token_sequence(), batch.first_token, batch.first_position)
-        items = _work_items(batch.num_tokens * self._shape.group)
-        self._arrays = (*steps, batch.block_tables, *items)
+        units = _work_units(batch.num_tokens * self._shape.group, self._shape.num_kv_heads)
+        self._arrays = (*steps, batch.block_tables, *units)
         arguments = self._arguments
-        for name, array in zip((*names, *_ITEM_NAMES), self._arrays, strict=True):
+        for name, array in zip((*names, *_UNIT_NAMES), self._arrays, strict=True):
             assert array.dtype == np.int32, name
             assert array.flags.c_contiguous, name
             setattr(arguments, name, array.ctypes.data)
         arguments.block_table_stride = batch.block_tables.shape[1]
         arguments.num_tokens = len(steps[0])
-        arguments.num_items = len(items[0])
+        arguments.num_units = len(units[0])
 
     def __call__(self, qkv: Tensor, cache: Tensor) -> Tensor:
         """Write and attend."""
@@ -251,14 +252,19 @@ class NativePagedAttention:
         return out
 
 
-_ITEM_NAMES = ("item_sequence", "item_first_row", "item_num_rows")
+_UNIT_NAMES = ("unit_sequence", "unit_head", "unit_first_row", "unit_num_rows")
 
 
-def _work_items(num_rows: Int32Array) -> tuple[Int32Array, Int32Array, Int32Array]:
-    """Return (sequence, first row, rows) of each item, for sequences of `num_rows` rows."""
-    counts = -(-num_rows // MAX_TILE_ROWS)
+def _work_units(num_rows: Int32Array, num_kv_heads: int) -> tuple[Int32Array, ...]:
+    """Return (sequence, KV head, first row, rows) of each unit, for sequences of `num_rows` rows.
+
+    Units of a sequence and head follow each other: they read the same keys and values.
+    """
+    tiles = -(-num_rows // MAX_TILE_ROWS)
+    counts = tiles * num_kv_heads
     sequence = np.repeat(np.arange(len(num_rows), dtype=np.int32), counts)
-    before = np.cumsum(counts) - counts
-    first_row = (np.arange(len(sequence)) - before[sequence]) * MAX_TILE_ROWS
+    place = np.arange(len(sequence)) - (np.cumsum(counts) - counts)[sequence]
+    head, tile = np.divmod(place, tiles[sequence])
+    first_row = tile * MAX_TILE_ROWS
     rows = np.minimum(MAX_TILE_ROWS, num_rows[sequence] - first_row)
-    return sequence, first_row.astype(np.int32), rows.astype(np.int32)
+    return sequence, head.astype(np.int32), first_row.astype(np.int32), rows.astype(np.int32)

@@ -1,0 +1,124 @@
+"""Fused products: the C++ kernels against the plain-torch references."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from core.kernels.linear import (
+    NativeGated,
+    NativeNormed,
+    NativeResidual,
+    TorchGated,
+    TorchNormed,
+    TorchResidual,
+    rms_norm,
+)
+from tests.support.native_kernels import native_library
+
+DTYPES = pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"]
+)
+SHAPES = pytest.mark.parametrize(
+    ("inputs", "columns"), [(16, 7), (48, 32), (80, 61), (576, 160)], ids=lambda size: str(size)
+)
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-6}
+EPSILON = 1e-5
+
+Product = Callable[[Tensor, Tensor], Tensor]
+
+
+class Operands:
+    """Random weights, inputs and second operands of one shape."""
+
+    def __init__(self, rows: int, inputs: int, columns: int, dtype: torch.dtype) -> None:
+        generator = torch.Generator().manual_seed(rows * inputs + columns)
+
+        def random(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator)
+
+        self.weight = (random(columns, inputs) / inputs**0.5).to(dtype)
+        self.up = (random(columns, inputs) / inputs**0.5).to(dtype)
+        self.x = random(rows, inputs).mul(3).to(dtype)
+        self.other = random(rows, columns).to(dtype)
+        self.norm = 1 + random(inputs) / 10
+
+    def native(self) -> dict[str, Product]:
+        """Each product as a function of (x, other) by the C++ kernels."""
+        library = native_library()
+        normed = NativeNormed(library, self.weight)
+        gated = NativeGated(library, self.weight, self.up)
+        return {
+            "normed": lambda x, other: normed(x, self.norm, EPSILON),
+            "residual": NativeResidual(library, self.weight),
+            "gated": lambda x, other: gated(x, self.norm, EPSILON),
+        }
+
+    def reference(self) -> dict[str, Product]:
+        """The same by the references."""
+        normed, gated = TorchNormed(self.weight), TorchGated(self.weight, self.up)
+        return {
+            "normed": lambda x, other: normed(x, self.norm, EPSILON),
+            "residual": TorchResidual(self.weight),
+            "gated": lambda x, other: gated(x, self.norm, EPSILON),
+        }
+
+
+@DTYPES
+@SHAPES
+@pytest.mark.parametrize("rows", [1, 2, 5, 12, 13, 63])
+@pytest.mark.parametrize("kind", ["normed", "residual", "gated"])
+def test_native_equals_reference(
+    kind: str, rows: int, inputs: int, columns: int, dtype: torch.dtype
+) -> None:
+    """Every product of odd shapes agrees to the rounding of the dtype."""
+    operands = Operands(rows, inputs, columns, dtype)
+    got = operands.native()[kind](operands.x, operands.other)
+    expected = operands.reference()[kind](operands.x, operands.other)
+    assert got.dtype == dtype
+    torch.testing.assert_close(got, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+@DTYPES
+@pytest.mark.parametrize("kind", ["normed", "residual", "gated"])
+def test_a_row_is_the_same_alone_and_among_others(kind: str, dtype: torch.dtype) -> None:
+    """A token's product is bit-identical whatever other tokens are in the step."""
+    operands = Operands(65, 576, 96, dtype)
+    product = operands.native()[kind]
+    together = product(operands.x, operands.other)
+    for rows in (1, 2, 3, 8, 12, 31, 64):
+        alone = product(operands.x[:rows].contiguous(), operands.other[:rows].contiguous())
+        assert torch.equal(alone, together[:rows])
+
+
+@pytest.mark.parametrize("kind", ["normed", "residual", "gated"])
+def test_nan_stays_in_its_row(kind: str) -> None:
+    """A row with a NaN does not touch its neighbours."""
+    operands = Operands(14, 32, 32, torch.float32)
+    operands.x[6, 5] = math.nan
+    out = operands.native()[kind](operands.x, operands.other)
+    assert out.isnan().any(dim=1).nonzero().flatten().tolist() == [6]
+    assert out[6].isnan().all()
+
+
+def test_a_row_of_zeros_stays_zero() -> None:
+    """Epsilon keeps a row without any magnitude finite, in kernel and reference."""
+    x, norm = torch.zeros(2, 32), torch.ones(32)
+    assert torch.equal(rms_norm(x, norm, EPSILON), x)
+    normed = NativeNormed(native_library(), torch.ones(4, 32))
+    assert torch.equal(normed(x, norm, EPSILON), torch.zeros(2, 4))
+
+
+@pytest.mark.parametrize("value", [-200.0, -30.0, 0.0, 30.0, 200.0])
+def test_silu_is_finite_everywhere(value: float) -> None:
+    """The activation of very small and very large gates is exact to rounding, never NaN."""
+    weight = torch.zeros(1, 16)
+    weight[0, 0] = 1.0
+    x = torch.ones(1, 16)
+    gated = NativeGated(native_library(), weight * value, weight)
+    expected = value / (1 + math.exp(-value)) if value > -100 else 0.0
+    torch.testing.assert_close(
+        gated(x, torch.ones(16), 0.0), torch.tensor([[expected]]), rtol=1e-5, atol=1e-8
+    )

@@ -1,0 +1,80 @@
+"""The packed vocabulary matrix against the plain one."""
+
+import pytest
+import torch
+
+from core.kernels.vocabulary import PackedVocabulary, PlainVocabulary
+from tests.support.native_kernels import native_library
+
+DTYPES = pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"]
+)
+
+HIDDEN = 48
+NORM = torch.linspace(0.5, 2.0, HIDDEN)
+
+
+def both(
+    vocab_size: int, hidden: int, dtype: torch.dtype
+) -> tuple[PlainVocabulary, PackedVocabulary]:
+    """The same random matrix in both forms."""
+    generator = torch.Generator().manual_seed(vocab_size)
+    weight = torch.randn(vocab_size, hidden, generator=generator).to(dtype)
+    return PlainVocabulary(weight), PackedVocabulary(native_library(), weight)
+
+
+@DTYPES
+@pytest.mark.parametrize("rows", [1, 3, 12, 13, 29])
+@pytest.mark.parametrize("vocab_size", [7, 32, 301])
+def test_logits_equal_the_reference(rows: int, vocab_size: int, dtype: torch.dtype) -> None:
+    """Logits of odd shapes agree to float32 rounding, in both dtypes."""
+    plain, packed = both(vocab_size, HIDDEN, dtype)
+    x = torch.randn(rows, HIDDEN, generator=torch.Generator().manual_seed(1)).to(dtype)
+    torch.testing.assert_close(
+        packed.logits(x, NORM, 1e-5), plain.logits(x, NORM, 1e-5), rtol=1e-5, atol=2e-5
+    )
+
+
+@DTYPES
+def test_embedding_returns_the_exact_rows(dtype: torch.dtype) -> None:
+    """Looking a token up in the packed copy gives its row bit by bit."""
+    plain, packed = both(70, HIDDEN, dtype)
+    token_ids = torch.tensor([0, 31, 32, 69, 0], dtype=torch.int32)
+    assert torch.equal(packed.embed(token_ids), plain.embed(token_ids))
+
+
+@DTYPES
+def test_a_row_of_logits_is_the_same_alone_and_among_others(dtype: torch.dtype) -> None:
+    """Logits of a row are bit-identical whatever other rows are computed with it."""
+    _, packed = both(100, HIDDEN, dtype)
+    x = torch.randn(29, HIDDEN, generator=torch.Generator().manual_seed(2)).to(dtype)
+    together = packed.logits(x, NORM, 1e-5)
+    for rows in (1, 2, 12, 17):
+        assert torch.equal(packed.logits(x[:rows].contiguous(), NORM, 1e-5), together[:rows])
+
+
+@pytest.mark.parametrize("width", [1, 15, 16, 17, 301])
+def test_argmax_equals_the_reference(width: int) -> None:
+    """The largest logit is found wherever it stands, also in the odd tail."""
+    _, packed = both(32, HIDDEN, torch.float32)
+    logits = torch.randn(40, width, generator=torch.Generator().manual_seed(width))
+    values, indices = packed.argmax(logits)
+    assert torch.equal(values, logits.max(dim=1).values)
+    assert torch.equal(indices.long(), logits.max(dim=1).indices)
+
+
+def test_argmax_takes_the_first_of_equals() -> None:
+    """Ties go to the smallest id."""
+    _, packed = both(32, HIDDEN, torch.float32)
+    logits = torch.zeros(2, 50)
+    logits[1, 20] = logits[1, 49] = 3.0
+    assert packed.argmax(logits)[1].tolist() == [0, 20]
+
+
+@pytest.mark.parametrize("place", [0, 17, 49])
+def test_argmax_reports_nan(place: int) -> None:
+    """A NaN anywhere in a row becomes the row's value."""
+    _, packed = both(32, HIDDEN, torch.float32)
+    logits = torch.full((2, 50), 5.0)
+    logits[0, place] = float("nan")
+    assert packed.argmax(logits)[0].isnan().tolist() == [True, False]
