@@ -39,12 +39,13 @@ def test_every_folder_of_modules_is_a_package() -> None:
 def test_every_module_is_used() -> None:
     """A module is imported, run by a dotted name that another holds, or found by a registry.
 
-    Those of `core.simulation` may be used by tests alone, which is what they are for.
+    Those of `core.simulation`, and the loopback ends of the channels, may be used by tests alone,
+    which is what they are for.
     """
     used = {name for module in engine_modules() for name in references(module)} | ENTRY_POINTS
     used |= {f"ipc.control.{command.name}" for command in COMMANDS.values()}
     everywhere = (name for module in modules() for name in references(module))
-    used |= {name for name in everywhere if name.startswith("core.simulation.")}
+    used |= {name for name in everywhere if name.startswith(("core.simulation.", "ipc.loopback"))}
     assert [str(each.path) for each in engine_modules() if each.dotted not in used] == []
 
 
