@@ -71,10 +71,16 @@ class Terminal:
         return cls(sys.stdout, sys.stderr, sys.stdin, os.environ)
 
     def write(self, text: str) -> None:
-        """Write data as it is, at once."""
+        """Write data as it is, at once; raises CommandError if it cannot be stored."""
         self.clear_status()
-        self._out.write(text)
-        self._out.flush()
+        try:
+            self._out.write(text)
+            self._out.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            silence_output()
+            raise CommandError(f"cannot write to standard output: {error.strerror}") from error
 
     def print(self, text: str = "") -> None:
         """Write a line of data."""
@@ -182,8 +188,9 @@ def guarded(body: Callable[[], int], terminal: Terminal) -> int:
 
 
 def silence_output() -> int:
-    """Give up writing to a pipe that nobody reads, so that the interpreter's last flush is
-    quiet."""
+    """Give up writing where nobody reads or nothing fits, so that the interpreter's last flush is
+    quiet.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return ExitCode.FAILED
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import frontends.cli.main
-from core.terminal import Parser
+from core.terminal import ExitCode, Parser
 from frontends.cli.verbs import VERBS, Verb
-from tests.support.cli import ESCAPE, assert_one_line, headrace, inside
+from tests.support.cli import ESCAPE, HEADRACE, Run, assert_one_line, headrace, inside
 
 ROOT = Path(frontends.cli.main.__file__).parents[2]
 DOCS = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -125,6 +125,15 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
         ["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
     )
     assert (done.stdout, done.stderr) == ("{", "")
+
+
+def test_a_full_disk_is_one_line() -> None:
+    """Output that cannot be stored is an error without a traceback, now and at exit."""
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [*HEADRACE, "version"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert_one_line(Run(done.returncode, "", done.stderr), ExitCode.FAILED)
 
 
 @pytest.mark.parametrize("module", ["frontends.cli.main", "frontends.cli.ctl"])
