@@ -8,7 +8,8 @@ Prompt tokens are charged as they are computed, because prompts are computed in 
 
 from core.policy.base import DecodeBatch, Step
 from core.policy.ordered import PolicySettings
-from core.policy.place_queue import Place, PlaceQueue
+from core.policy.place_queue import Place
+from core.policy.tenant_queues import TenantQueues
 from core.policy.urgency import Budget, UrgencyPolicy
 from core.request import Request
 
@@ -42,7 +43,7 @@ class VtcPolicy(UrgencyPolicy):
         """Start with nobody waiting and all counters at 0."""
         super().__init__(settings)
         self._counters: dict[int, int] = {}
-        self._queues: dict[int, PlaceQueue] = {}  # of tenants that wait
+        self._waiting = TenantQueues(self.place)
         self._last_tenant = 0  # the last one that ceased to wait
 
     def urgency(self, request: Request, remaining: int) -> Place:
@@ -56,19 +57,16 @@ class VtcPolicy(UrgencyPolicy):
     def add(self, request: Request) -> None:
         """Let `request` wait; lift the counter of a tenant that returns."""
         tenant = request.tenant_index
-        if tenant not in self._queues:
-            rivals = self._queues or [self._last_tenant]
+        if tenant not in self._waiting:
+            rivals = self._waiting.tenants or [self._last_tenant]
             floor = min(self._counters.get(rival, 0) for rival in rivals)
             self._counters[tenant] = max(self._counters.get(tenant, 0), floor)
-            self._queues[tenant] = PlaceQueue(self.place)
-        self._queues[tenant].add(request)
+        self._waiting.add(request)
 
     def remove(self, request: Request) -> None:
         """Forget a waiting `request`."""
-        queue = self._queues[request.tenant_index]
-        queue.remove(request)
-        if not len(queue):
-            del self._queues[request.tenant_index]
+        self._waiting.remove(request)
+        if request.tenant_index not in self._waiting:
             self._last_tenant = request.tenant_index
 
     def budget(self, step: Step) -> Budget:
@@ -77,16 +75,15 @@ class VtcPolicy(UrgencyPolicy):
 
     def next_waiting(self, step: Step) -> Request | None:
         """Return the oldest request of the tenant with the smallest counter."""
-        if not self._queues:
+        tenants = self._waiting.tenants
+        if not tenants:
             return None
-        tenant = min(self._queues, key=lambda each: (self._counters[each], each))
-        return self._queues[tenant].first(1)[0]
+        tenant = min(tenants, key=lambda each: (self._counters[each], each))
+        return self._waiting.first(tenant, 1)[0]
 
     def check_integrity(self) -> None:
-        """Assert that only tenants that wait have a queue, and that each is whole."""
-        for queue in self._queues.values():
-            assert len(queue)
-            queue.check_integrity()
+        """Assert that the queues are whole."""
+        self._waiting.check_integrity()
 
 
 def _outputs_by_tenant(decodes: DecodeBatch) -> list[tuple[int, int]]:

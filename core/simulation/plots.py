@@ -51,8 +51,9 @@ class Axis:
         """Return round values within the range."""
         if self.log:
             first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-            decades = [10.0**power for power in range(first, last + 1)]
-            return [value for value in decades if self.low <= value <= self.high]
+            factors = (1, 2, 5) if self.high < 100 * self.low else (1,)
+            marks = [f * 10.0**power for power in range(first, last + 1) for f in factors]
+            return [value for value in marks if self.low <= value <= self.high]
         step = _round_step((self.high - self.low) / NUM_TICKS)
         first_step = math.ceil(self.low / step - 1e-9)
         return [step * k for k in range(first_step, int(self.high / step + 1e-9) + 1)]

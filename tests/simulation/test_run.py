@@ -31,7 +31,7 @@ def simulate(
 
 def milliseconds(times_ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[float]:
     """Return times since the start of the simulation, ms."""
-    return ((times_ns - START_NS) / NS_PER_MS).tolist()
+    return [float(each) for each in (times_ns - START_NS) / NS_PER_MS]
 
 
 def test_one_request_takes_the_time_of_its_steps() -> None:

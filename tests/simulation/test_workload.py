@@ -25,7 +25,7 @@ def trace_of(*lines: str, more: str = "") -> Trace:
 
 def seconds(arrival_ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[float]:
     """Return times since the start of the simulation, s."""
-    return ((arrival_ns - START_NS) / NS_PER_S).tolist()
+    return [float(each) for each in (arrival_ns - START_NS) / NS_PER_S]
 
 
 def test_a_trace_begins_at_once_and_runs_at_the_given_speed() -> None:
