@@ -88,7 +88,7 @@ void write_token(const Attention& a, int token) {
 struct Tile {
   alignas(64) uint32_t query[kMaxTileRows][kMaxHeadDim];
   alignas(64) float out[kMaxTileRows][kMaxHeadDim];
-  alignas(64) float scores[kMaxTileRows][kChunk];
+  alignas(64) float scores[kMaxTileRows][kChunk + kLanes];  // blocks of 8 keys store 16
   alignas(64) uint32_t weights[kMaxTileRows][kChunk];
   float maxima[kMaxTileRows];
   float sums[kMaxTileRows];
