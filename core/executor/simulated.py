@@ -140,7 +140,7 @@ class SimulatedExecutor:
         return token_ids
 
     def _prompt_hash(self, batch: InputBatch, sequence: int) -> int:
-        """Return a 64-bit hash of the prompt, computed once for each tenant of a row."""
+        """Return a 64-bit hash of the prompt, computed once for each request in a row."""
         row, generation = int(batch.row[sequence]), int(batch.generation[sequence])
         kept_generation, prompt_hash = self._prompt_hashes.get(row, (-1, 0))
         if kept_generation == generation:

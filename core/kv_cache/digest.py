@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 DIGEST_BYTES = 16
-MAX_SECRET_BYTES = 64
 
 _NAMESPACE = b"namespace"
 _BLOCK = b"block"

@@ -25,7 +25,7 @@ RecordArray = npt.NDArray[np.void]
 def row_dtype(max_blocks_per_seq: int) -> np.dtype[np.void]:
     """Return the layout of one row: everything an executor must know of a running sequence.
 
-    All per-row state is here, so a new tenant of the row overwrites all of it (`generation` is
+    All per-row state is here, so a new request in the row overwrites all of it (`generation` is
     written last). The span is ids [span_start, span_start + prompt_len + max_tokens) of arena
     `tokenizer`, int32.
     """

@@ -73,13 +73,3 @@ class Intake:
         """Forget a prompt that was taken and is done or not wanted any more."""
         self._num_encodings -= 1
         self.num_bytes -= encoding.job.num_bytes
-
-    @property
-    def has_light(self) -> bool:
-        """Whether short prompts wait."""
-        return len(self._light) > 0
-
-    @property
-    def has_heavy(self) -> bool:
-        """Whether long prompts wait."""
-        return len(self._heavy) > 0

@@ -14,6 +14,7 @@ from core.kv_cache.digest import chain_digests, join_digests, namespace_digest
 from core.messages.http import Failed, Queued
 from core.messages.scheduler import Submit
 from core.messages.tokenizer import Generate, TextPrompt
+from core.sampling_params import MAX_STOP_CHARACTERS, MAX_STOP_STRINGS
 from core.tokenizer.choice import Choice, ChoiceState
 from core.tokenizer.detokenizer import detokenizer
 from core.tokenizer.prompts import ContextLengthError, PromptError
@@ -21,8 +22,6 @@ from core.tokenizer.refusals import bad_request, context_length_exceeded
 from core.tokenizer.stop_strings import StopFilter
 from core.tokenizer.vocabulary import Vocabulary
 
-MAX_STOP_STRINGS = 4
-MAX_STOP_CHARS = 1024
 PROMPT_TAIL_TOKENS = 8  # what a windowed detokenizer wants to see of the prompt
 
 Ids = npt.NDArray[np.int32]
@@ -85,10 +84,10 @@ class Operation:
 def request_fault(request: Generate, vocabulary_size: int) -> Failed | None:
     """Return what is wrong with an operation apart from its prompts, or None."""
     too_many = len(request.stop) > MAX_STOP_STRINGS
-    if too_many or not all(0 < len(stop) <= MAX_STOP_CHARS for stop in request.stop):
+    if too_many or not all(0 < len(stop) <= MAX_STOP_CHARACTERS for stop in request.stop):
         return bad_request(
             request.operation_id,
-            f"At most {MAX_STOP_STRINGS} stop strings of 1 to {MAX_STOP_CHARS} characters.",
+            f"At most {MAX_STOP_STRINGS} stop strings of 1 to {MAX_STOP_CHARACTERS} characters.",
             "stop",
         )
     named_ids = {

@@ -11,14 +11,19 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from core.sampling_params import (
+    MAX_LOGIT_BIAS,
+    MAX_STOP_CHARACTERS,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+    MAX_TOP_LOGPROBS,
+)
+
 MAX_MESSAGES = 4096
 MAX_PARTS = 4096
-MAX_STOP_STRINGS = 4
-MAX_STOP_CHARACTERS = 1024
 MAX_PROMPTS = 2048
 INT32_MAX = 2**31 - 1
 
-Positive = Annotated[int, Meta(ge=1, le=INT32_MAX)]
 NotNegative = Annotated[int, Meta(ge=0, le=INT32_MAX)]
 Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -52,8 +57,8 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     frequency_penalty: Penalty | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: StopString | StopStrings | None = None
-    stop_token_ids: Annotated[list[TokenId], Meta(max_length=16)] | None = None
-    logit_bias: Annotated[dict[str, Bias], Meta(max_length=300)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKEN_IDS)] | None = None
+    logit_bias: Annotated[dict[str, Bias], Meta(max_length=MAX_LOGIT_BIAS)] | None = None
     min_tokens: NotNegative | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
@@ -100,7 +105,7 @@ class ChatCompletionRequest(GenerationFields, kw_only=True):
     messages: Messages
     max_completion_tokens: NotNegative | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     add_generation_prompt: bool | None = None
     parallel_tool_calls: bool | None = None
     prompt_cache_key: str | None = None

@@ -8,6 +8,7 @@ from ipc.control.declaration import (
     Effect,
     ResultField,
 )
+from ipc.pages import MAX_PAGE_REPLICAS
 
 COMMAND = Command(
     name="undrain",
@@ -21,7 +22,7 @@ COMMAND = Command(
             help="only this replica (default: the whole engine)",
             positional=True,
             minimum=0,
-            maximum=7,
+            maximum=MAX_PAGE_REPLICAS - 1,
         ),
     ),
     result=(
