@@ -13,6 +13,8 @@ from enum import StrEnum
 
 ArgumentValue = str | int | float
 
+LAST_REPLICA = 7  # as in `ipc.pages`, which brings numpy: too slow for `headrace ctl --help`
+
 
 class ReplyCode(StrEnum):
     """Why a command was not done; the `code` of a `ControlReply` whose `error` is set."""

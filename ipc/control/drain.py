@@ -1,6 +1,7 @@
 """`drain`: take no new work on a replica, or on the whole engine; what runs goes on to its end."""
 
 from ipc.control.declaration import (
+    LAST_REPLICA,
     Argument,
     ArgumentKind,
     Command,
@@ -8,7 +9,6 @@ from ipc.control.declaration import (
     Effect,
     ResultField,
 )
-from ipc.pages import MAX_PAGE_REPLICAS
 
 COMMAND = Command(
     name="drain",
@@ -22,7 +22,7 @@ COMMAND = Command(
             help="only this replica (default: the whole engine)",
             positional=True,
             minimum=0,
-            maximum=MAX_PAGE_REPLICAS - 1,
+            maximum=LAST_REPLICA,
         ),
     ),
     confirm="Stop taking new requests on {target}?",

@@ -9,7 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ipc.control
+from core.config import MAX_REPLICAS
 from ipc.control.declaration import (
+    LAST_REPLICA,
     Argument,
     ArgumentError,
     ArgumentKind,
@@ -19,6 +21,7 @@ from ipc.control.declaration import (
     ResultField,
 )
 from ipc.control.registry import COMMANDS
+from ipc.pages import MAX_PAGE_REPLICAS
 
 FOLDER = Path(ipc.control.__file__).parent
 DOCS = (FOLDER.parents[1] / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -30,6 +33,11 @@ fuzzed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 plain_values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=300)
 json_values = plain_values | st.lists(plain_values, max_size=2)
+
+
+def test_the_last_replica_is_that_of_the_pages_and_of_the_configuration() -> None:
+    """Three files that may not import each other agree on how many replicas there can be."""
+    assert LAST_REPLICA + 1 == MAX_PAGE_REPLICAS == MAX_REPLICAS
 
 
 @ALL
