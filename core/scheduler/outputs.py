@@ -46,7 +46,8 @@ class TokenizerOutputs:
         """Return everything that was added."""
         self._gather_singles()
         logprobs = np.concatenate(self._logprobs) if self._logprobs else np.empty(0, LOGPROB)
-        return OutputBatch(np.concatenate(self._arrays), logprobs)
+        records = self._arrays[0] if len(self._arrays) == 1 else np.concatenate(self._arrays)
+        return OutputBatch(records, logprobs)
 
     def _gather_singles(self) -> None:
         if self._singles:

@@ -76,6 +76,7 @@ class Simulation:
         self._running: list[_Running | None] = [None] * settings.num_replicas
         self._arrivals = workload.arrival_ns.tolist()
         self._num_arrived = 0
+        self._timer_ns: int | None = None
         self._ttft_deadline_ns = workload.ttft_deadline_ns().tolist()
         self._itl_cap_ns = workload.itl_cap_ns().tolist()
         longest = int((workload.prompt_tokens + workload.output_tokens).max())
@@ -121,20 +122,22 @@ class Simulation:
         times = [running.end_ns for running in self._running if running is not None]
         if self._num_arrived < len(self._arrivals):
             times.append(self._arrivals[self._num_arrived])
-        timer_ns = self._core.next_timer()
-        if timer_ns is not None:
-            times.append(timer_ns)
+        self._timer_ns = self._core.next_timer()
+        if self._timer_ns is not None:
+            times.append(self._timer_ns)
         return min(times, default=None)
 
     def _arrive(self, now_ns: int) -> None:
+        """Hand over whoever has come, and let the core look at its timers."""
         events: list[ev.Event] = []
         while self._num_arrived < len(self._arrivals):
             if self._arrivals[self._num_arrived] > now_ns:
                 break
             events.append(ev.Submit(self._make_request(self._num_arrived)))
             self._num_arrived += 1
-        self._core.on_events(events, now_ns)
-        self._collect(now_ns)
+        if events or self._timer_ns == now_ns:
+            self._core.on_events(events, now_ns)
+            self._collect(now_ns)
 
     def _make_request(self, index: int) -> Request:
         workload = self._workload
