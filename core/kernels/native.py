@@ -18,7 +18,9 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 SOURCE_DIRECTORY = Path(__file__).parent
@@ -36,6 +38,7 @@ FLAGS = (
 GENERIC_FLAGS = tuple(flag for flag in FLAGS if flag != "-mprefer-vector-width=512")
 COMPILERS = ("g++", "c++", "clang++")
 BUILD_TIMEOUT_S = 300
+BUILD_PREFIX = "build-"
 OPENMP_LIBRARIES = ("libgomp", "libiomp5", "libomp")
 
 logger = logging.getLogger(__name__)
@@ -78,6 +81,7 @@ def build_native(cache_directory: Path, sources: Sequence[str] = SOURCES) -> Pat
     if not target.exists():
         logger.info("building the native kernels (once; they are kept in %s)", cache_directory)
         cache_directory.mkdir(parents=True, exist_ok=True)
+        _sweep_abandoned(cache_directory)
         _compile(compiler, flags, runtimes[0], sources, target)
     return target
 
@@ -100,11 +104,19 @@ def _cpu_description() -> str:
     return "\n".join(sorted({line for line in lines if line.startswith(wanted)}))
 
 
+def _sweep_abandoned(cache_directory: Path) -> None:
+    """Delete what builds left that were killed: no build takes longer than its limit, twice."""
+    for build in cache_directory.glob(f"{BUILD_PREFIX}*"):
+        with suppress(FileNotFoundError):  # that build has just ended
+            if time.time() - build.stat().st_mtime > 2 * BUILD_TIMEOUT_S:
+                shutil.rmtree(build, ignore_errors=True)
+
+
 def _compile(
     compiler: str, flags: Sequence[str], runtime: str, sources: Sequence[str], target: Path
 ) -> None:
     """Compile all sources side by side, link, and move the library to `target` in one step."""
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as build:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=BUILD_PREFIX) as build:
         objects = [Path(build) / f"{Path(name).stem}.o" for name in sources]
         commands = [
             [compiler, *flags, "-c", str(SOURCE_DIRECTORY / name), "-o", str(path)]

@@ -1,6 +1,7 @@
 """Building and loading the C++ kernels."""
 
 import logging
+import os
 import shutil
 from pathlib import Path
 
@@ -28,6 +29,16 @@ def test_a_build_is_kept_and_leaves_nothing_else(tmp_path: Path) -> None:
     assert build_native(tmp_path, SMALL) == first
     assert first.stat().st_mtime_ns == written_ns
     assert list(tmp_path.iterdir()) == [first]
+
+
+def test_a_build_sweeps_what_killed_ones_left(tmp_path: Path) -> None:
+    """A build folder older than any build can be is deleted; a young one may be at work."""
+    old, young = tmp_path / "build-old", tmp_path / "build-young"
+    old.mkdir()
+    young.mkdir()
+    os.utime(old, (0, 0))
+    library = build_native(tmp_path, SMALL)
+    assert set(tmp_path.iterdir()) == {young, library}
 
 
 def test_without_a_compiler_the_plain_path_is_announced(
