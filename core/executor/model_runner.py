@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from core.executor.input_batch import InputBatch, Int32Array, RowTable
+from core.executor.results import empty_results, is_reported
 from core.executor.sampler import Sampled, sample, token_logprobs
 from core.executor.sampling_batch import IndexArray, read_sampling
 from core.kernels.paged_attention import AttentionBatch
 from core.models.llama import LlamaModel
 from core.scheduler.plan import (
     LOGPROB,
-    RESULT_ROW,
     PlanFlag,
     RecordArray,
     ResultError,
@@ -53,9 +53,7 @@ class ModelRunner:
     def run(self, plan: RecordArray) -> tuple[RecordArray, RecordArray]:
         """Compute PLAN_ROW[n]; return (RESULT_ROW[m], LOGPROB[k]), m <= n, in plan order."""
         batch, errors = self._table.assemble(plan)
-        wanted = PlanFlag.SAMPLE | PlanFlag.PROMPT_LOGPROBS
-        reported = ((plan["flags"] & wanted) != 0) | (errors != ResultError.NONE)
-        results = _empty_results(plan, errors)
+        results = empty_results(plan, errors)
         computed = np.flatnonzero(errors == ResultError.NONE)
         logprobs: list[RecordArray] = []
         if len(computed):
@@ -63,7 +61,7 @@ class ModelRunner:
             self._sample(hidden, batch, results, computed, logprobs)
             self._score_prompts(hidden, batch, results, computed, logprobs)
         entries = np.concatenate(logprobs) if logprobs else empty_logprobs()
-        return results[reported], entries
+        return results[is_reported(plan, errors)], entries
 
     def forget_rows(self) -> None:
         """Drop what is kept per row between steps."""
@@ -184,15 +182,6 @@ def _slices(indices: npt.NDArray[np.intp], size: int) -> Iterator[npt.NDArray[np
 
 def _total(parts: list[RecordArray]) -> int:
     return sum(len(part) for part in parts)
-
-
-def _empty_results(plan: RecordArray, errors: npt.NDArray[np.uint32]) -> RecordArray:
-    results = np.zeros(len(plan), dtype=RESULT_ROW)
-    results["row"], results["generation"] = plan["row"], plan["generation"]
-    results["token_id"] = -1
-    results["logprob"] = np.nan
-    results["error"] = errors
-    return results
 
 
 def _unknown_entries(ids: Int32Array, num_top: int) -> RecordArray:

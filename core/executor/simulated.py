@@ -18,14 +18,15 @@ from core.clock import NS_PER_US, Clock
 from core.executor.input_batch import InputBatch, RowTable
 from core.executor.philox import words
 from core.executor.protocol import NO_STATISTICS, ExecutorInfo, ExecutorSettings, ExecutorStatistics
+from core.executor.results import empty_results, is_reported
 from core.scheduler.plan import (
     LOGPROB,
-    RESULT_ROW,
     PlanFlag,
     RecordArray,
     ResultError,
     StepPlan,
     StepResult,
+    empty_logprobs,
 )
 
 Sleeper = Callable[[int], None]  # waits that many ns
@@ -91,7 +92,6 @@ class SimulatedExecutor:
             finished_ns=self._clock.now_ns(),
             rows=rows,
             logprobs=logprobs,
-            scheduler_epoch=plan.scheduler_epoch,
         )
         self._statistics = self._statistics.after(plan, result)
         return result
@@ -107,11 +107,7 @@ class SimulatedExecutor:
 
     def _answer(self, plan: RecordArray) -> tuple[RecordArray, RecordArray]:
         batch, errors = self._table.assemble(plan)
-        results = np.zeros(len(plan), dtype=RESULT_ROW)
-        results["row"], results["generation"] = plan["row"], plan["generation"]
-        results["token_id"] = -1
-        results["logprob"] = np.nan
-        results["error"] = errors
+        results = empty_results(plan, errors)
         computed = np.flatnonzero(errors == ResultError.NONE)
         sampled = np.flatnonzero(batch.has(PlanFlag.SAMPLE))
         entries: list[RecordArray] = []
@@ -122,10 +118,8 @@ class SimulatedExecutor:
             self._add_logprobs(batch, sampled, results, computed, entries)
         for sequence in np.flatnonzero(batch.has(PlanFlag.PROMPT_LOGPROBS)):
             self._add_prompt_logprobs(batch, int(sequence), results, computed, entries)
-        wanted = (plan["flags"] & (PlanFlag.SAMPLE | PlanFlag.PROMPT_LOGPROBS)) != 0
-        reported = wanted | (errors != ResultError.NONE)
-        logprobs = np.concatenate(entries) if entries else np.empty(0, dtype=LOGPROB)
-        return results[reported], logprobs
+        logprobs = np.concatenate(entries) if entries else empty_logprobs()
+        return results[is_reported(plan, errors)], logprobs
 
     def _draw(self, batch: InputBatch, sampled: npt.NDArray[np.intp]) -> npt.NDArray[np.int32]:
         row = batch.row[sampled]
