@@ -120,6 +120,7 @@ class PlanDriver:
     def _write_row(self, sequence: Running) -> None:
         self._generation += 1
         sequence.generation = self._generation
+        self.rows[sequence.row] = np.zeros((), dtype=self.rows.dtype)
         fields = self.rows[sequence.row]
         values = {
             **NEUTRAL,
@@ -128,7 +129,6 @@ class PlanDriver:
             "max_tokens": sequence.max_tokens,
             **sequence.fields,
         }
-        fields[()] = np.zeros((), dtype=self.rows.dtype)
         for name in self.rows.dtype.names or ():
             if name in values:
                 fields[name] = values[name]
