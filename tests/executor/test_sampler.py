@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
@@ -47,7 +47,7 @@ class Row:
 def make_batch(rows: Sequence[Row]) -> SamplingBatch:
     """The rows as the sampler sees them."""
 
-    def column(name: str, dtype: type) -> npt.NDArray[np.generic]:
+    def column(name: str, dtype: type) -> Any:
         return np.array([getattr(row, name) for row in rows], dtype=dtype)
 
     def triples(items: list[tuple[int, int, float]]) -> TokenTriples:
