@@ -58,6 +58,8 @@ def largest_chunk(
     high, high_ns = max_tokens, duration_ns(max_tokens)
     if high_ns <= limit_ns:
         return max_tokens
+    if low_ns > limit_ns:
+        return 0
     num_looks = 0
     while high - low > tile:
         share = (limit_ns - low_ns) / (high_ns - low_ns) if num_looks % 3 < 2 else 0.5
