@@ -244,11 +244,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Run the command line; the exit status is 1 if a bar fails, 2 if nothing could be measured."""
     args = parser().parse_args()
-    try:
-        return report.emit(asyncio.run(run(args)), args.json)
-    except (RuntimeError, OSError) as error:
-        print(f"kill: {error}", file=sys.stderr)
-        return 2
+    return report.run("kill", lambda: run(args), args.json)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,15 @@ A report is `{"benchmark", …, "figures": nested numbers, "bars": […], "ok"}`
 is missing fails its bar: nothing passes unmeasured.
 """
 
+import asyncio
 import json
 import math
 import os
 import platform
 import subprocess
+import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -117,6 +119,17 @@ def emit(report: Mapping[str, Any], as_json: bool) -> int:
     else:
         _print_table(report)
     return 0 if report["ok"] else 1
+
+
+def run(
+    name: str, measure: Callable[[], Coroutine[Any, Any, Mapping[str, Any]]], as_json: bool
+) -> int:
+    """Measure and print; the exit status is 2 if nothing could be measured, else as `emit`."""
+    try:
+        return emit(asyncio.run(measure()), as_json)
+    except (RuntimeError, OSError, ValueError, KeyError) as error:
+        print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
 
 
 def _commit() -> str:
