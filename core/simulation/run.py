@@ -100,6 +100,8 @@ class Simulation:
         while self._advance():
             if progress and self._recorder.num_steps % STEPS_BETWEEN_REPORTS == 0:
                 progress(self._num_arrived, len(self._workload))
+        if progress:
+            progress(self._num_arrived, len(self._workload))
         return self._recorder.history(
             num_preemptions=self._metering.preemptions,
             recomputed=self._metering.recomputed_tokens,

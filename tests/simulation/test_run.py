@@ -149,8 +149,12 @@ def test_noise_scatters_around_the_model() -> None:
 
 
 def test_progress_and_samples_cover_the_whole_run() -> None:
-    """Samples are of the engine's own counts."""
-    history = simulate(make_workload([(0.0, 100, 40), (1.0, 100, 40)]))
+    """The last word of progress is that all have arrived; samples are the engine's own counts."""
+    settings, decider = prepare("sarathi", simulated_settings())
+    workload = make_workload([(0.0, 100, 40), (1.0, 100, 40)])
+    told: list[tuple[int, int]] = []
+    history = Simulation(settings, workload, decider).run(lambda *counts: told.append(counts))
+    assert told[-1] == (2, 2)
     samples = history.samples
     assert samples.time_ns == sorted(samples.time_ns)
     assert max(samples.num_running) == 2
