@@ -37,6 +37,10 @@ class EnginePort(Protocol):
         """Send without waiting; False = nothing was sent."""
         ...
 
+    def reconnect(self) -> None:
+        """Turn to the instance that serves now."""
+        ...
+
     def close(self) -> None:
         """Close the socket."""
         ...
@@ -84,6 +88,7 @@ class TokenizerLink(Generic[OperationT]):
         """Turn to another instance, which must not see what was meant for the last one."""
         self.epoch = epoch
         self._unsent.clear()
+        self.port.reconnect()
 
     def _drop(self, operation_ids: set[str]) -> None:
         """Forget all that waits for these operations, their cancellations too."""

@@ -38,6 +38,12 @@ class AsyncPort(Generic[InT, OutT]):
         self._wake()
         return is_sent
 
+    def reconnect(self) -> None:
+        """Turn to whoever serves now, as `ClientPort.reconnect`."""
+        assert isinstance(self._port, DealerPort)
+        self._port.reconnect()
+        self._wake()
+
     def close(self) -> None:
         """Close the socket; a task waiting in `receive` must have been cancelled before."""
         self._port.close()

@@ -46,6 +46,18 @@ class MessagePort(Protocol[InT, OutT_contra]):
         ...
 
 
+class ClientPort(MessagePort[InT, OutT_contra], Protocol):
+    """The port of a peer whose server may be replaced."""
+
+    def reconnect(self) -> None:
+        """Turn to whoever serves now.
+
+        Whoever knows of a new server calls this before the first message meant for it: until the
+        loss of the old connection has been noticed, messages would go down with it.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class FrameStatistics:
     """What a ring has seen so far."""

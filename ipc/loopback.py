@@ -95,7 +95,9 @@ class LoopbackRouter(Generic[InT, OutT]):
 
 
 class LoopbackDealer(Generic[InT, OutT]):
-    """A peer of the router at `url`, as DealerPort."""
+    """A peer of the router at `url`, as DealerPort; like there, a frame that is sent before the
+    loss of a connection was noticed is lost with it.
+    """
 
     def __init__(
         self,
@@ -112,6 +114,7 @@ class LoopbackDealer(Generic[InT, OutT]):
         self._network = network
         self._url = url
         self._identity = identity
+        self._router: LoopbackRouter[Any, Any] | None = network.routers.get(url)
         network.dealers[url, identity] = self
 
     @property
@@ -130,8 +133,15 @@ class LoopbackDealer(Generic[InT, OutT]):
 
     def send_frame(self, frame: bytes) -> bool:
         """Send raw bytes, which may be no message: what a faulty peer would do."""
-        router = self._network.routers.get(self._url)
-        return router is not None and router.deliver(frame, self._identity)
+        connected, self._router = self._router, self._network.routers.get(self._url)
+        if self._router is None:
+            return False
+        is_lost = connected not in (None, self._router)
+        return is_lost or self._router.deliver(frame, self._identity)
+
+    def reconnect(self) -> None:
+        """Turn to whoever serves now."""
+        self._router = self._network.routers.get(self._url)
 
     def deliver(self, frame: bytes) -> bool:
         """Take a frame of the router; False = the queue is full."""

@@ -6,6 +6,7 @@ every kind of trouble is False (`send`) or a count (`receive`), never an excepti
     send, peer unknown or gone      ROUTER_MANDATORY makes it an error → False
     send, peer's queue full         SNDHWM → False
     a peer comes back               ROUTER_HANDOVER: the new connection takes the identity over
+    a DEALER's server was replaced  until zmq's own thread notices, messages are lost → `reconnect`
     a DEALER's server is away       IMMEDIATE: nothing queues for a dead server, so a restarted one
                                     never sees what was meant for its predecessor → False
     receive, bytes are no message   counted in `dropped_frames`, dropped
@@ -45,10 +46,15 @@ class _Port(ABC, Generic[InT, OutT]):
         self.dropped_frames = 0
         self._receives = receives
         self._sends = sends
+        self._high_water_mark = high_water_mark
+        self._bound(socket)
+
+    def _bound(self, socket: zmq.Socket[bytes]) -> None:
+        """Put limits on what may queue in a socket, and on how large a frame may be."""
         socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.SNDHWM, high_water_mark)
-        socket.setsockopt(zmq.RCVHWM, high_water_mark)
-        socket.setsockopt(zmq.MAXMSGSIZE, receives.max_frame_bytes)
+        socket.setsockopt(zmq.SNDHWM, self._high_water_mark)
+        socket.setsockopt(zmq.RCVHWM, self._high_water_mark)
+        socket.setsockopt(zmq.MAXMSGSIZE, self._receives.max_frame_bytes)
 
     def fileno(self) -> int:
         """Return zmq's edge-triggered fd; it says when to call `receive` until nothing comes."""
@@ -133,11 +139,25 @@ class DealerPort(_Port[InT, OutT]):
     ) -> None:
         """Connect in the background, again whenever the server comes back."""
         super().__init__(context.socket(zmq.DEALER), receives, sends, high_water_mark)
-        self.socket.setsockopt(zmq.IDENTITY, identity)
+        self._context, self._url, self._identity = context, url, identity
+        self._connect()
+
+    def reconnect(self) -> None:
+        """Turn to whoever serves the url now; nothing goes to its predecessor any more.
+
+        It takes another socket: one that is told to disconnect still sends for a while.
+        """
+        self.socket.close()
+        self.socket = self._context.socket(zmq.DEALER)
+        self._bound(self.socket)
+        self._connect()
+
+    def _connect(self) -> None:
+        self.socket.setsockopt(zmq.IDENTITY, self._identity)
         self.socket.setsockopt(zmq.IMMEDIATE, 1)
         self.socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MS_MAX)
-        self.socket.connect(url)
+        self.socket.connect(self._url)
 
     def send(self, message: OutT, peer: bytes = b"") -> bool:
         """Send to the server (`peer` must be b""); False = it is away or the queue is full."""

@@ -114,6 +114,19 @@ def test_a_restarted_server_sees_only_what_is_meant_for_it(rig: PortRig) -> None
     assert rig.receive(dealer, 1) == [Received(b"", Answer(4))]
 
 
+def test_nothing_is_lost_after_a_reconnection(rig: PortRig) -> None:
+    """The old connection may still look alive; what is sent now arrives at the new server."""
+    router, dealer = rig.router(), rig.dealer(b"me")
+    assert dealer.send(Ask(1))
+    rig.receive(router, 1)
+    rig.end(router)
+    successor = rig.router()
+    dealer.reconnect()
+    rig.wait_until_served(dealer)
+    assert dealer.send(Ask(2))
+    assert rig.receive(successor, 1) == [Received(b"me", Ask(2))]
+
+
 def test_a_new_peer_takes_over_its_identity(rig: PortRig) -> None:
     """When an identity connects again, answers go to the new connection."""
     router, old = rig.router(), rig.dealer(b"me")

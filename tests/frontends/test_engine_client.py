@@ -33,6 +33,7 @@ class FakePort:
     sent: list[ToTokenizer] = field(default_factory=list)
     inbox: asyncio.Queue[ToHttp] = field(default_factory=asyncio.Queue)
     is_closed: bool = False
+    num_reconnects: int = 0
     num_read: int = 0
     has_sent_two: asyncio.Event = field(default_factory=asyncio.Event)
     dropped_frames: int = 0
@@ -54,6 +55,10 @@ class FakePort:
         if len(self.sent) == 2:
             self.has_sent_two.set()
         return True
+
+    def reconnect(self) -> None:
+        """Count it."""
+        self.num_reconnects += 1
 
     def close(self) -> None:
         """Note the end."""
@@ -218,6 +223,7 @@ def test_a_dead_tokenizer_ends_its_operations_only() -> None:
             assert not second.is_finished
             world.epochs[0] = 2
             world.client.tick()
+            assert world.ports[0].num_reconnects == 3  # at the start, and at each change
             with world.generate("three"):
                 assert world.client.num_operations == 2
         assert world.cancels(0) == ["three"]

@@ -139,13 +139,13 @@ class LoopRig:
         self.tokenizer: TokenizerSide | None = None
         self.scheduler: SchedulerSide | None = None
         self.executors: list[ExecutorSide | None] = [None] * num_replicas
+        self.http = HttpPeer(self.network, 0, 1)
         self.start_scheduler()
         self.start_tokenizer()
         for replica in range(num_replicas):
             self.start_executor(replica)
         self.plan_only()  # its page announces the tokenizer, long before such a process is ready
         self.peers.peers["http.0"] = Peer(1, 1)
-        self.http = HttpPeer(self.network, 0, 1)
 
     def start_tokenizer(self) -> None:
         """Start the next instance: an empty arena, and only new outputs."""
@@ -180,6 +180,7 @@ class LoopRig:
         )  # fmt: skip
         loop = TokenizerLoop(operations, arena)
         self.tokenizer = TokenizerSide(loop, channels, operations, arena, worker)
+        self.http.port.reconnect()
 
     def start_scheduler(self) -> None:
         """Start the next instance: what its predecessor sent and nobody read is void."""

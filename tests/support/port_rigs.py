@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 import zmq
 
-from ipc.channel import MessagePort, Received
+from ipc.channel import ClientPort, MessagePort, Received
 from ipc.codec import Codec
 from ipc.loopback import LoopbackDealer, LoopbackNetwork, LoopbackRouter
 from ipc.ports import DealerPort, RouterPort
@@ -48,6 +48,10 @@ class Port(MessagePort[Ask | Answer, Ask | Answer], Protocol):
         ...
 
 
+class Dealer(ClientPort[Ask | Answer, Ask | Answer], Port, Protocol):
+    """The end whose server may be replaced."""
+
+
 def codec() -> Codec[Ask | Answer]:
     """Return the codec of both directions."""
     return Codec[Ask | Answer](Ask | Answer)
@@ -66,8 +70,12 @@ class PortRig(Protocol):
         """Serve the url."""
         ...
 
-    def dealer(self, identity: bytes, high_water_mark: int = 100) -> Port:
+    def dealer(self, identity: bytes, high_water_mark: int = 100) -> Dealer:
         """Connect to the url; returns when the router can be reached, if there is one."""
+        ...
+
+    def end(self, router: Port) -> None:
+        """Close a router and return when nothing of it is left, as after the death of a process."""
         ...
 
     def send_garbage(self, dealer: Port, frame: bytes) -> None:
@@ -93,25 +101,30 @@ class ZmqRig:
     def __init__(self, folder: Path) -> None:
         self.url = f"ipc://{folder}/port.sock"
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.ports: list[
-            RouterPort[Ask | Answer, Ask | Answer] | DealerPort[Ask | Answer, Ask | Answer]
-        ] = []
+        self.routers: dict[Port, zmq.Context[zmq.Socket[bytes]]] = {}
+        self.dealers: list[DealerPort[Ask | Answer, Ask | Answer]] = []
         self.is_served = False
 
     def router(self, high_water_mark: int = 100) -> Port:
         """Bind."""
-        port = RouterPort(self.context, self.url, codec(), codec(), high_water_mark)
-        self.ports.append(port)
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        port = RouterPort(context, self.url, codec(), codec(), high_water_mark)
+        self.routers[port] = context
         self.is_served = True
         return port
 
-    def dealer(self, identity: bytes, high_water_mark: int = 100) -> Port:
+    def dealer(self, identity: bytes, high_water_mark: int = 100) -> Dealer:
         """Connect, and wait for the connection."""
         port = DealerPort(self.context, self.url, identity, codec(), codec(), high_water_mark)
-        self.ports.append(port)
+        self.dealers.append(port)
         if self.is_served:
             self.wait_until_served(port)
         return port
+
+    def end(self, router: Port) -> None:
+        """Its context ends when its socket is closed, in the background too."""
+        router.close()
+        self.routers[router].term()
 
     def send_garbage(self, dealer: Port, frame: bytes) -> None:
         """Send through the socket itself."""
@@ -153,9 +166,13 @@ class LoopbackPortRig:
         """Serve."""
         return LoopbackRouter(self.network, self.url, codec(), codec(), high_water_mark)
 
-    def dealer(self, identity: bytes, high_water_mark: int = 100) -> Port:
+    def dealer(self, identity: bytes, high_water_mark: int = 100) -> Dealer:
         """Connect."""
         return LoopbackDealer(self.network, self.url, identity, codec(), codec(), high_water_mark)
+
+    def end(self, router: Port) -> None:
+        """Nothing happens in the background."""
+        router.close()
 
     def send_garbage(self, dealer: Port, frame: bytes) -> None:
         """Send past the codec."""
@@ -183,6 +200,8 @@ def zmq_rig(folder: Path) -> Iterator[PortRig]:
     try:
         yield rig
     finally:
-        for port in rig.ports:
-            port.close()
+        for dealer in rig.dealers:
+            dealer.close()
         rig.context.term()
+        for router in rig.routers:
+            rig.end(router)

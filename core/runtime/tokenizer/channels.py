@@ -15,7 +15,7 @@ from core.peers import BoardPeers, PeerTable
 from core.runtime.tokenizer.encode_worker import EncodeWorker, ThreadEncodeWorker
 from core.runtime.wiring import SUPERVISOR
 from ipc.board import BoardReader, BoardWriter
-from ipc.channel import FrameReceiver, MessagePort
+from ipc.channel import ClientPort, FrameReceiver, MessagePort
 from ipc.child import Child
 from ipc.codec import Codec
 from ipc.doorbell import Doorbell
@@ -32,7 +32,7 @@ class TokenizerChannels:
     """What a tokenizer's loop holds."""
 
     front: MessagePort[ToTokenizer, ToHttp]
-    scheduler: MessagePort[ControlReply, ToScheduler]  # nothing comes back this way
+    scheduler: ClientPort[ControlReply, ToScheduler]  # nothing comes back this way
     outputs: FrameReceiver
     worker: EncodeWorker
     peers: PeerTable
@@ -70,7 +70,7 @@ def attach_tokenizer(child: Child) -> tuple[TokenizerChannels, list[object]]:
         page=BoardWriter(page, TOKENIZER_PAGE, child.epoch),
         scheduler_page=BoardReader(scheduler_page, SCHEDULER_PAGE),
     )
-    return channels, [front.socket, scheduler.socket, bell, worker_bell]
+    return channels, [front.socket, bell, worker_bell]
 
 
 def attach_own_arena(child: Child, config: HeadraceConfig) -> SpanArena:

@@ -61,6 +61,7 @@ class TokenizerLoop:
         has_new_scheduler = self._look(channels)
         has_worked = self._read_outputs(channels)
         if has_new_scheduler:
+            channels.scheduler.reconnect()
             self._operations.scheduler_restarted()
         has_worked |= self._take_messages(channels)
         has_worked |= self._is_arena_ours and self._encode(channels, clock)
