@@ -5,6 +5,7 @@ The deadline is that of the first token. `EdfPolicy` fills whatever budget the s
 the prompt at the head of the queue if, even served next and at that pace, it would be late.
 """
 
+from core.clock import NS_PER_MS
 from core.errors import Rejection, RejectionReason
 from core.policy.base import Step
 from core.policy.cost_model import CostModel
@@ -15,7 +16,6 @@ from core.policy.urgency import UrgencyPolicy
 from core.request import Request
 
 NEVER_NS = 1 << 62
-NS_PER_MS = 1e6
 DEFAULT_LONGEST_STEP_NS = 400_000_000
 
 

@@ -3,11 +3,10 @@
 Owns: the test that needs no prediction of other requests: the machine to itself from now on.
 """
 
+from core.clock import NS_PER_MS
 from core.errors import Rejection, RejectionReason
 from core.policy.cost_model import CostModel, StepWork
 from core.request import Request
-
-NS_PER_MS = 1e6
 
 
 def infeasible(request: Request, model: CostModel, now_ns: int) -> Rejection | None:

@@ -9,9 +9,8 @@ Owns: the machines by name and their formulas. Never knows: schedulers, noise, t
 from dataclasses import dataclass
 from typing import Protocol
 
+from core.clock import NS_PER_S
 from core.policy.cost_model import StepWork
-
-NS_PER_S = 1e9
 
 NUM_PARAMETERS = 6.979e9
 NUM_LM_HEAD_PARAMETERS = 0.525e9

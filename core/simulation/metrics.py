@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from core.clock import NS_PER_S
 from core.config import TrafficClass
 from core.errors import RejectionReason
 from core.request import RequestStatus
@@ -29,7 +30,6 @@ from core.simulation.history import History, Ints
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-NS_PER_S = 1e9
 PERCENTILES = (50, 90, 99)
 KEPT_GAP_SHARE = 0.99
 FAIRNESS_WINDOW_S = 30.0

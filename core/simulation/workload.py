@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from core.clock import NS_PER_S
 from core.config import TrafficClass
 from core.simulation.traces import HASHED_BLOCK_TOKENS, Trace
 
-NS_PER_S = 1e9
 START_NS = 1_000_000_000  # of the simulated time; 0 means "never" in stamps
 HASH_BYTES = 12  # of a digest's 16; the rest counts the blocks within a hashed one
 ZIPF_EXPONENT = 1.0
