@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 from core.config import TrafficClass
-from core.policy.base import Blocked, Grant, Policy, ReplicaLoad
+from core.errors import Rejection
+from core.policy.base import Blocked, DecodeBatch, Grant, Policy, ReplicaLoad
 from core.policy.ordered import PolicySettings
 from core.policy.registry import make_policy
 from core.request import Request, RequestStatus
@@ -36,11 +37,17 @@ class FakeStep:
     def prefills(self) -> list[Request]:
         return [request for request in self.under_way if self.remaining(request)]
 
+    def decodes(self) -> DecodeBatch:
+        raise NotImplementedError("none of these policies looks at the decodes")
+
     def running(self) -> list[Request]:
         return self.under_way + self.decoding
 
     def remaining(self, request: Request) -> int:
         return self.left.get(request, request.prompt_len)
+
+    def hit_tokens(self, request: Request) -> int:
+        return 0
 
     def start(self, request: Request) -> Blocked:
         blocked = self.blocked.get(request, Blocked.NOTHING)
@@ -65,6 +72,9 @@ class FakeStep:
         self.preempted.append(request)
         self.missing -= len(request.block_ids)
         self.blocked.clear()
+
+    def shed(self, request: Request, rejection: Rejection) -> None:
+        raise NotImplementedError("none of these policies sheds")
 
     def missing_blocks(self, request: Request) -> int:
         return self.missing
