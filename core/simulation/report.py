@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from core.clock import NS_PER_S
 from core.config import TrafficClass
 from core.simulation import metrics
 from core.simulation.plots import Floats, Series, area_chart, bar_chart, line_chart
@@ -100,7 +101,7 @@ def _state_charts(outcomes: Sequence[Outcome]) -> list[str]:
     for outcome in outcomes:
         samples = outcome.history.samples
         start_ns = outcome.history.workload.arrival_ns[0]
-        times_s = (np.array(samples.time_ns) - start_ns) / metrics.NS_PER_S
+        times_s = (np.array(samples.time_ns) - start_ns) / NS_PER_S
         waiting.append(Series(outcome.label, times_s, np.array(samples.num_waiting, float)))
         use.append(Series(outcome.label, times_s, np.array(samples.kv_use)))
     return [
