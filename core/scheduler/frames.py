@@ -61,8 +61,11 @@ OUTPUT_HEADER = np.dtype(
 )
 
 
-class FrameError(ValueError):
-    """A frame whose header or length is not what its reader expects: another version, or broken."""
+class RecordFrameError(ValueError):
+    """A frame whose header or length is not what its reader expects: another version, or broken.
+
+    Not `ipc.errors.FrameError`, which this pure room may not know.
+    """
 
 
 def plan_parts(plan: StepPlan) -> list[Buffer]:
@@ -93,7 +96,7 @@ def output_parts(batch: OutputBatch) -> list[Buffer]:
 
 
 def read_plan(frame: Buffer) -> StepPlan:
-    """Return the plan in `frame`, its rows as views; raises FrameError."""
+    """Return the plan in `frame`, its rows as views; raises RecordFrameError."""
     header = _header(frame, PLAN_HEADER, PLAN_MAGIC)
     (rows,) = _arrays(frame, PLAN_HEADER.itemsize, ((PLAN_ROW, int(header["num_rows"])),))
     return StepPlan(
@@ -103,7 +106,7 @@ def read_plan(frame: Buffer) -> StepPlan:
 
 
 def read_result(frame: Buffer) -> StepResult:
-    """Return the result in `frame`, its arrays as views; raises FrameError."""
+    """Return the result in `frame`, its arrays as views; raises RecordFrameError."""
     header = _header(frame, RESULT_HEADER, RESULT_MAGIC)
     rows, logprobs = _arrays(
         frame,
@@ -118,7 +121,7 @@ def read_result(frame: Buffer) -> StepResult:
 
 
 def read_outputs(frame: Buffer) -> OutputBatch:
-    """Return the output batch in `frame`, its arrays as views; raises FrameError."""
+    """Return the output batch in `frame`, its arrays as views; raises RecordFrameError."""
     header = _header(frame, OUTPUT_HEADER, OUTPUT_MAGIC)
     records, logprobs = _arrays(
         frame,
@@ -135,10 +138,10 @@ def _bytes_of(array: RecordArray) -> memoryview:
 
 def _header(frame: Buffer, dtype: np.dtype[np.void], magic: int) -> np.void:
     if len(frame) < dtype.itemsize:
-        raise FrameError(f"a frame of {len(frame)} bytes is shorter than its header")
+        raise RecordFrameError(f"a frame of {len(frame)} bytes is shorter than its header")
     header: np.void = np.frombuffer(frame, dtype, 1)[0]
     if int(header["magic"]) != magic:
-        raise FrameError(f"frame magic {int(header['magic']):#x}, expected {magic:#x}")
+        raise RecordFrameError(f"frame magic {int(header['magic']):#x}, expected {magic:#x}")
     return header
 
 
@@ -147,7 +150,7 @@ def _arrays(
 ) -> list[RecordArray]:
     wanted = offset + sum(dtype.itemsize * count for dtype, count in shapes)
     if wanted != len(frame):
-        raise FrameError(f"a frame of {len(frame)} bytes, its header says {wanted}")
+        raise RecordFrameError(f"a frame of {len(frame)} bytes, its header says {wanted}")
     arrays = []
     for dtype, count in shapes:
         arrays.append(np.frombuffer(frame, dtype, count, offset))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from core.scheduler.frames import (
     Buffer,
-    FrameError,
+    RecordFrameError,
     output_parts,
     plan_parts,
     read_outputs,
@@ -97,7 +97,7 @@ def test_rows_of_a_slice_are_written_whole() -> None:
 def test_foreign_bytes_are_refused(frame: bytes) -> None:
     """Arbitrary bytes are never taken for a frame."""
     for read in (read_plan, read_result, read_outputs):
-        with pytest.raises(FrameError):
+        with pytest.raises(RecordFrameError):
             read(frame)
 
 
@@ -105,5 +105,5 @@ def test_truncated_and_extended_frames_are_refused() -> None:
     """A frame that lost or gained a byte is refused."""
     frame = joined(plan_parts(StepPlan(0, 1, 1, random_records(PLAN_ROW, 2, 0))))
     for wrong in (frame[:-1], frame + b"\0", frame[:8]):
-        with pytest.raises(FrameError):
+        with pytest.raises(RecordFrameError):
             read_plan(wrong)

@@ -20,7 +20,7 @@ from core.clock import NS_PER_MS, Clock
 from core.runtime.tokenizer.channels import (
     TokenizerChannels,
 )
-from core.scheduler.frames import FrameError, read_outputs
+from core.scheduler.frames import RecordFrameError, read_outputs
 from core.tokenizer.choice import SequenceGapError
 from core.tokenizer.intake import Encoding
 from core.tokenizer.operations import Operations
@@ -117,7 +117,7 @@ class TokenizerLoop:
                 has_read = True
                 self._reader.apply(read_outputs(frame))
                 channels.outputs.acknowledge()
-        except (BrokenRingError, SequenceGapError, FrameError) as error:
+        except (BrokenRingError, SequenceGapError, RecordFrameError) as error:
             log.warning("outputs were lost: %s", error)
             channels.outputs.acknowledge()
             self._ring_errors += 1
