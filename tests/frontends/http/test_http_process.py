@@ -22,7 +22,10 @@ from core.runtime.supervisor.launch import ChildProcess, child_environment, chil
 from core.runtime.supervisor.stage import Stage, set_up
 from core.runtime.wiring import heartbeat_slots
 from core.supervision.spec import ChildKind, child_specs
+from core.supervision.states import ProcessState
+from ipc.board import BoardWriter
 from ipc.heartbeat import HeartbeatLine, Heartbeats, HeartbeatState
+from ipc.pages import SUPERVISOR_PAGE
 from ipc.ports import Context
 from tests.support.fake_engine import WAIT_S, FakeEngine
 from tests.support.http_rig import CARD, MODEL
@@ -108,7 +111,14 @@ def started() -> Iterator[Setting]:
 
 
 def serve_as_tokenizer(stage: Stage, slot: int) -> None:
-    """Write the heartbeat of a tokenizer that serves."""
+    """Write what the supervisor and the heartbeat of a tokenizer that serves say of it."""
+    writer = BoardWriter(
+        stage.segments[stage.directory.board("supervisor")], SUPERVISOR_PAGE, epoch=1
+    )
+    child = writer.page["children"][0]
+    child["name"], child["epoch"], child["state"] = b"tokenizer.0", 1, ProcessState.RUNNING
+    writer.page["num_children"] = 1
+    writer.publish(MonotonicClock().now_ns())
     line = HeartbeatLine(stage.segments[stage.directory.heartbeats], slot)
     line.stamp(HeartbeatState.IDLE, MonotonicClock().now_ns())
     line.serve(1)
