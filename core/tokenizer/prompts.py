@@ -70,7 +70,7 @@ class EncodeJob:
         except StopIteration:
             return True
         except (PromptError, ContextLengthError) as error:
-            self.error = error
+            self.error = error.with_traceback(None)  # its frames hold this job: a cycle
             return True
         return False
 

@@ -78,8 +78,8 @@ class Application:
             await self._router(scope, receive, send)
         except (ClientGoneError, OperationClosedError):
             exchange.connection.cut()
-        except ApiError as error:
-            await exchange.fail(error)
+        except ApiError as error:  # without the frames, whose cycle would keep the request alive
+            await exchange.fail(error.with_traceback(None))
         except HTTPException as error:
             await exchange.fail(_routing_error(exchange, error))
         except (
