@@ -60,7 +60,7 @@ class UrgencyPolicy(OrderedPolicy):
             grant = step.grant(request, wanted)
             contenders.settle(grant)
             budget.spend(request, request.num_tokens - remaining, grant.num_tokens)
-            if 0 < grant.num_tokens < remaining:
+            if grant.num_tokens and step.remaining(request):
                 return
 
     def next_waiting(self, step: Step) -> Request | None:

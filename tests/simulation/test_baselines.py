@@ -167,6 +167,15 @@ def test_dlpm_prefers_what_the_cache_holds() -> None:
     assert order_of_first_tokens(simulate("dlpm-1024", workload, settings)) == [0, 2, 1]
 
 
+@pytest.mark.parametrize("policy", ["edf", "gap-edf", "dlpm"])
+def test_prompts_that_are_mostly_cached_share_a_step(policy: str) -> None:
+    """Of two prompts of 600 tokens 88 each are left to compute: both fit into 256."""
+    rows = [(0.0, 600, 1), (500.0, 600, 1), (500.0, 600, 1)]
+    workload = make_workload(rows, hash_ids=((1, 2), (1, 3), (1, 4)))
+    history = simulate(policy, workload, simulated_settings(prefix_cache=True))
+    assert history.token_ns[1] == history.token_ns[2]
+
+
 def test_urgency_density_takes_the_shortest_once_time_is_short() -> None:
     """All are due in a second: three short prompts before the long one that came first."""
     rows = [(0.0, 4000, 1), (0.0, 300, 1), (0.0, 200, 1), (0.0, 100, 1)]
