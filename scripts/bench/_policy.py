@@ -32,8 +32,9 @@ from core.simulation.run import END_OF_TEXT, SimulationSettings
 from core.simulation.study import Case, Outcome, run_case
 from core.simulation.traces import Trace, TraceError, read_trace
 from core.simulation.workload import Promise, Workload, resampled, with_class_mix
+from scripts.bench import _report as report
 from scripts.bench._capacity import capacity
-from scripts.bench._report import Bar, build, emit
+from scripts.bench._report import Bar
 
 MACHINE = "qoserve-a100"
 NUM_REQUESTS = 40_000
@@ -103,7 +104,10 @@ class Runs:
         self._path = path
         self._known: dict[Point, dict[str, float]] = {}
         if path.exists():
-            for line in path.read_text().splitlines():
+            whole, _, cut_off = path.read_text().rpartition("\n")
+            if cut_off:  # by an interruption
+                path.write_text(f"{whole}\n" if whole else "")
+            for line in whole.splitlines():
                 entry = json.loads(line)
                 self._known[Point(**entry["point"])] = entry["outcome"]
 
@@ -266,10 +270,10 @@ def default_results() -> Path:
     return cache / "policy-runs.jsonl"
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(prog="scripts/bench/policy", description=__doc__)
-    add = parser.add_argument
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parse = argparse.ArgumentParser(prog="scripts/bench/policy", description=__doc__)
+    add = parse.add_argument
     add("--traces", type=Path, required=True, metavar="DIR", help="where the traces lie")
     add("--study", choices=("all", "references", "strict"), default="all", help="which study")
     add("--policies", metavar="A,B,…", help="of the strict study (default: all)")
@@ -281,7 +285,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     add("--results", type=Path, metavar="FILE", help="finished runs (default: in the cache folder)")
     add("--json", action="store_true", help="print one JSON object")
-    return parser.parse_args(arguments)
+    return parse
 
 
 def chosen_policies(text: str | None) -> dict[str, tuple[str, ...]]:
@@ -298,14 +302,12 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def main(arguments: list[str]) -> int:
-    """Run the studies and print what came of them; 2 if a trace is missing."""
-    args = parse(arguments)
+async def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Carry out the studies and return the report; raises OSError if a trace is missing."""
     try:
         traces = {name: read_trace(args.traces / file) for name, file in TRACES.items()}
     except TraceError as error:
-        say(str(error))
-        return 2
+        raise OSError(str(error)) from error
     runs = Runs(traces, args.results or default_results())
     scale, tolerance = (QUICK_FACTOR, 0.02) if args.quick else (1, 0.01)
     seeds = range(1, 2 if args.quick else 1 + args.seeds)
@@ -319,9 +321,14 @@ def main(arguments: list[str]) -> int:
     if args.study in ("all", "strict"):
         policies = chosen_policies(args.policies)
         figures["strict"] = compare(runs, scale, seeds, tolerance, policies)
-    command = ["scripts/bench/policy", *arguments]
-    return emit(build("policy", figures, bars, command=command), args.json)
+    return report.build("policy", figures, bars, command=sys.argv[1:])
+
+
+def main() -> int:
+    """Run the command line; the exit status is 1 if a bar fails, 2 if nothing could be measured."""
+    args = parser().parse_args()
+    return report.run("policy", lambda: run(args), args.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

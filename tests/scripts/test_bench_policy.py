@@ -56,5 +56,7 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
         },
         "outcome": outcome,
     }  # fmt: skip
-    path.write_text(json.dumps(entry) + "\n")
+    whole = json.dumps(entry) + "\n"
+    path.write_text(whole + whole[:50])  # an interruption has cut the second off
     assert Runs({}, path).outcome(point) == outcome
+    assert path.read_text() == whole
