@@ -143,12 +143,14 @@ class Closer:
     source: random.Random
     busy: list[Timeline] = field(default_factory=list)
 
-    def body(self, prompt_tokens: int, stream: bool = True) -> dict[str, object]:
+    def body(
+        self, prompt_tokens: int, max_tokens: int = 1024, stream: bool = True
+    ) -> dict[str, object]:
         """Return a request that would run for long."""
         return {
             "model": self.model,
             "prompt": self.prompts.make(prompt_tokens),
-            "max_tokens": 1024,
+            "max_tokens": max_tokens,
             "temperature": 0,
             "ignore_eos": True,
             "stream": stream,
@@ -211,7 +213,7 @@ class Closer:
             while not until.is_set():
                 timeline = Timeline()
                 self.busy.append(timeline)
-                await self.client.stream("/v1/completions", self.body(64), timeline)
+                await self.client.stream("/v1/completions", self.body(64, 192), timeline)
 
         await asyncio.gather(*(one() for _ in range(streams)))
 

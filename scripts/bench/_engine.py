@@ -116,7 +116,13 @@ class Engine:
 
 @asynccontextmanager
 async def running_engine(kind: str, settings: Sequence[str]) -> AsyncIterator[Engine]:
-    """Start an engine with `--set` settings, wait until it serves, and end it with the context."""
+    """Start an engine with `--set` settings, wait until it serves, and end it with the context.
+
+    A SIGTERM to us cancels the task, so that the engine ends then too.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         engine = launch(f"bench-{kind}-{os.getpid()}", settings, Path(folder) / "engine.log")
         try:
