@@ -19,9 +19,9 @@ from core.executor.kv_pool import allocate_kv_pool
 from core.executor.model_runner import LOGITS_BYTES_MAX, ModelRunner
 from core.executor.protocol import NO_STATISTICS, ExecutorInfo, ExecutorSettings, ExecutorStatistics
 from core.executor.threads import resolve_threads
-from core.kernels.paged_attention import AttentionBatch, AttentionShape
+from core.kernels.paged_attention import AttentionBatch
 from core.kernels.selection import Kernels, select_kernels
-from core.models.llama import LlamaModel, LlamaWeights, load_weights
+from core.models.llama import LlamaModel, load_weights
 from core.models.llama_config import LlamaConfig, read_model_config
 from core.scheduler.plan import RecordArray, StepPlan, StepResult
 
@@ -52,27 +52,35 @@ class LocalExecutor:
         free_bytes = free_memory_bytes()
         threads = resolve_threads(settings.threads, settings.replicas)
         torch.set_num_threads(threads)
-        config = read_model_config(settings.model_directory)
-        max_model_len = min(settings.max_model_len, config.max_position)
-        dtype = DTYPES[settings.dtype]
         with torch.inference_mode():
+            config = read_model_config(settings.model_directory)
             kernels = select_kernels(
                 settings.cache_directory,
-                dtype,
+                DTYPES[settings.dtype],
                 head_dim=config.head_dim,
                 widths=(config.hidden_size, config.q_size, config.intermediate_size),
             )
-            weights = load_weights(settings.model_directory, config, kernels)
             model = LlamaModel(
                 config,
-                weights,
+                load_weights(settings.model_directory, config, kernels),
                 kernels,
                 block_size=settings.block_size,
-                num_positions=max_model_len,
+                num_positions=min(settings.max_model_len, config.max_position),
             )
-            budget = self._budget(free_bytes, config, weights, model.attention_shape, max_model_len)
-            self._start(model, budget, dtype)
-        return self._info(config, kernels, weights, budget, threads, max_model_len)
+            budget = budget_kv(free_bytes, kv_demand(model, settings))
+            self._runner = self._make_runner(model, kernels, budget)
+        return ExecutorInfo(
+            num_kv_blocks=budget.num_blocks,
+            block_size=settings.block_size,
+            max_model_len=model.num_positions,
+            vocab_size=config.vocab_size,
+            weights_bytes=model.weights.num_bytes,
+            kv_bytes=dict(budget.table)["KV pool"],
+            kernel_path=kernels.path,
+            device_name=cpu_name(),
+            threads=threads,
+            memory_table=budget.table,
+        )
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute one step."""
@@ -101,72 +109,38 @@ class LocalExecutor:
         """Return counters."""
         return self._statistics
 
-    def _budget(
-        self,
-        free_bytes: int,
-        config: LlamaConfig,
-        weights: LlamaWeights,
-        shape: AttentionShape,
-        max_model_len: int,
-    ) -> KvBudget:
-        settings = self._settings
-        itemsize = DTYPES[settings.dtype].itemsize
-        demand = KvDemand(
-            block_bytes=shape.block_elements * itemsize * config.num_layers,
-            weights_bytes=weights.num_bytes,
-            workspace_bytes=workspace_bytes(config, settings.max_num_batched_tokens, itemsize),
-            replicas=settings.replicas,
-            num_blocks=settings.num_kv_blocks,
-            min_blocks=-(-max_model_len // settings.block_size),
-            memory_fraction=settings.kv_memory_fraction,
-            limit_bytes=settings.kv_memory_limit_bytes,
-        )
-        return budget_kv(free_bytes, demand)
-
-    def _start(self, model: LlamaModel, budget: KvBudget, dtype: torch.dtype) -> None:
-        shape = model.attention_shape
-        config = model.config
-        caches = allocate_kv_pool(config.num_layers, shape.cache_shape(budget.num_blocks), dtype)
-        for num_tokens in (1, min(shape.block_size, self._settings.max_num_batched_tokens)):
-            hidden = model.forward(
-                torch.zeros(num_tokens, dtype=torch.int32), _first_block_batch(num_tokens), caches
-            )
-            model.argmax(model.logits(hidden[:1]))
+    def _make_runner(self, model: LlamaModel, kernels: Kernels, budget: KvBudget) -> ModelRunner:
+        config, shape = model.config, model.attention_shape
+        layer_shape = shape.cache_shape(budget.num_blocks)
+        caches = allocate_kv_pool(config.num_layers, layer_shape, kernels.dtype)
         table = RowTable(
-            self._rows,
-            self._spans,
-            vocab_size=config.vocab_size,
-            block_size=shape.block_size,
+            self._rows, self._spans, vocab_size=config.vocab_size, block_size=shape.block_size
         )
-        self._runner = ModelRunner(model, caches, table)
-
-    def _info(
-        self,
-        config: LlamaConfig,
-        kernels: Kernels,
-        weights: LlamaWeights,
-        budget: KvBudget,
-        threads: int,
-        max_model_len: int,
-    ) -> ExecutorInfo:
-        return ExecutorInfo(
-            num_kv_blocks=budget.num_blocks,
-            block_size=self._settings.block_size,
-            max_model_len=max_model_len,
-            vocab_size=config.vocab_size,
-            weights_bytes=weights.num_bytes,
-            kv_bytes=dict(budget.table)["KV pool"],
-            kernel_path=kernels.path,
-            device_name=cpu_name(),
-            threads=threads,
-            memory_table=budget.table,
-        )
+        choice = kernels.choice()
+        hidden = model.forward(torch.zeros(1, dtype=torch.int32), first_block_batch(), caches)
+        choice.argmax(model.logits(hidden))
+        return ModelRunner(model, caches, table, choice)
 
 
-def _first_block_batch(num_tokens: int) -> AttentionBatch:
-    """Return a batch of one sequence in block 0, for a warm-up before anyone holds blocks."""
+def first_block_batch() -> AttentionBatch:
+    """Return a batch of one token in block 0: a step that is safe before anyone holds blocks."""
     zero = np.zeros(1, dtype=np.int32)
-    return AttentionBatch(zero, np.array([num_tokens], dtype=np.int32), zero, zero.reshape(1, 1))
+    return AttentionBatch(zero, np.ones(1, dtype=np.int32), zero, zero.reshape(1, 1))
+
+
+def kv_demand(model: LlamaModel, settings: ExecutorSettings) -> KvDemand:
+    """Return what one executor needs of the memory."""
+    config, itemsize = model.config, DTYPES[settings.dtype].itemsize
+    return KvDemand(
+        block_bytes=model.attention_shape.block_elements * itemsize * config.num_layers,
+        weights_bytes=model.weights.num_bytes,
+        workspace_bytes=workspace_bytes(config, settings.max_num_batched_tokens, itemsize),
+        replicas=settings.replicas,
+        num_blocks=settings.num_kv_blocks,
+        min_blocks=-(-model.num_positions // settings.block_size),
+        memory_fraction=settings.kv_memory_fraction,
+        limit_bytes=settings.kv_memory_limit_bytes,
+    )
 
 
 def workspace_bytes(config: LlamaConfig, max_num_batched_tokens: int, itemsize: int) -> int:

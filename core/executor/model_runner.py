@@ -19,6 +19,7 @@ from core.executor.input_batch import InputBatch, Int32Array, RowTable
 from core.executor.results import empty_results, is_reported
 from core.executor.sampler import Sampled, sample, token_logprobs
 from core.executor.sampling_batch import IndexArray, read_sampling
+from core.kernels.choice import Choice
 from core.kernels.paged_attention import AttentionBatch
 from core.models.llama import LlamaModel
 from core.scheduler.plan import (
@@ -40,12 +41,14 @@ class ModelRunner:
         model: LlamaModel,
         caches: Sequence[Tensor],
         table: RowTable,
+        choice: Choice,
         *,
         logits_bytes_max: int = LOGITS_BYTES_MAX,
     ) -> None:
         self._model = model
         self._caches = caches
         self._table = table
+        self._choice = choice
         self._num_blocks = caches[0].shape[0]
         self._head_rows_max = max(1, logits_bytes_max // (4 * model.config.vocab_size))
         self._prompt_states: dict[int, tuple[int, int, Tensor]] = {}
@@ -100,7 +103,7 @@ class ModelRunner:
         for part in _slices(sequences, self._head_rows_max):
             logits = self._model.logits(hidden[torch.from_numpy(last_token[part]).long()])
             params = read_sampling(self._table, batch, part, self._model.config.eos_token_ids)
-            sampled = sample(logits, params, self._model.argmax)
+            sampled = sample(logits, params, self._choice)
             self._report(sampled, results, computed[part], _total(logprobs))
             logprobs.append(sampled.top)
             good = part[sampled.finite]

@@ -8,17 +8,13 @@ The order, per row (rules that a row does not use cost nothing):
     3. repetition penalty over prompt + output: positive logits divided, negative multiplied;
        frequency (times count) and presence penalty over the output only, subtracted
     4. temperature 0: the largest logit, of equal ones the smallest id
-    5. otherwise logits / temperature, then min_p, top_k, top_p, each as a threshold on the logit
-       relative to what the rule before it kept; a token equal to the last kept one is kept too
-    6. inverse CDF: with u from Philox (seed, choice, output index), the first id in vocabulary
-       order whose cumulative weight, summed in float64, exceeds u times the total
+    5. otherwise one draw from the softmax filtered by temperature, min_p, top_k and top_p (see
+       `core.kernels.choice`), with u from Philox (seed, choice, output index)
 
 One uniform number a row is all the randomness, so a draw can be repeated anywhere. Every step
 treats a row by itself: its token does not depend on the rest of the batch.
 """
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,11 +24,8 @@ from torch import Tensor
 
 from core.executor.philox import uniforms
 from core.executor.sampling_batch import Float32Array, IndexArray, SamplingBatch
+from core.kernels.choice import Choice, DrawRules
 from core.scheduler.plan import LOGPROB, RecordArray, empty_logprobs
-
-Argmax = Callable[[Tensor], tuple[Tensor, Tensor]]
-
-NUM_CANDIDATES = 256  # best tokens looked at before a top_p row is sorted as a whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,39 +44,40 @@ class Sampled:
     top: RecordArray  # LOGPROB[m]
 
 
-def sample(logits: Tensor, batch: SamplingBatch, argmax: Argmax) -> Sampled:
+def sample(logits: Tensor, batch: SamplingBatch, choice: Choice) -> Sampled:
     """Choose a token for each row of `logits` float32 [n, vocabulary]; leaves them unchanged."""
-    largest, best = argmax(logits)
-    token_id = best.numpy().copy()
+    largest, token_id = choice.argmax(logits)
     worked = np.flatnonzero(batch.adjusted | (batch.temperature > 0))
     if len(worked):
-        token_id[worked] = _choose(logits, batch, worked, argmax)
+        token_id[worked] = _choose(logits, batch, worked, choice)
     logprob, top_start, num_top, top = _wanted_logprobs(logits, batch, token_id)
-    return Sampled(token_id, np.isfinite(largest.numpy()), logprob, top_start, num_top, top)
+    return Sampled(token_id, np.isfinite(largest), logprob, top_start, num_top, top)
 
 
 def _choose(
-    logits: Tensor, batch: SamplingBatch, worked: IndexArray, argmax: Argmax
+    logits: Tensor, batch: SamplingBatch, worked: IndexArray, choice: Choice
 ) -> npt.NDArray[np.int32]:
     """Return the tokens of the rows that need more than the largest raw logit."""
     work = logits[torch.from_numpy(worked)]
     place = np.full(len(logits), -1, dtype=np.int64)
     place[worked] = np.arange(len(worked))
     _adjust(work, batch, place)
-    chosen = argmax(work)[1].numpy().copy()
+    chosen = choice.argmax(work)[1]
     random = np.flatnonzero(batch.temperature[worked] > 0)
     if len(random):
-        hot = worked[random]
-        scaled = work[torch.from_numpy(random)] / _column(batch.temperature[hot])
-        scaled -= scaled.amax(dim=1, keepdim=True)
-        _filter(scaled, batch, hot)
-        seeds, choices, indices = batch.seed[hot], batch.choice[hot], batch.output_index[hot]
-        chosen[random] = _draw(scaled, uniforms(seeds, choices, indices))
+        rules = _draw_rules(batch, worked[random])
+        chosen[random] = choice.draw(work[torch.from_numpy(random)], rules)
     return chosen
 
 
-def _column(values: npt.NDArray[np.float32]) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values)).unsqueeze(1)
+def _draw_rules(batch: SamplingBatch, rows: IndexArray) -> DrawRules:
+    return DrawRules(
+        temperature=batch.temperature[rows],
+        top_k=batch.top_k[rows],
+        top_p=batch.top_p[rows],
+        min_p=batch.min_p[rows],
+        uniform=uniforms(batch.seed[rows], batch.choice[rows], batch.output_index[rows]),
+    )
 
 
 def _adjust(work: Tensor, batch: SamplingBatch, place: npt.NDArray[np.int64]) -> None:
@@ -113,61 +107,6 @@ def _penalize(flat: Tensor, batch: SamplingBatch, place: npt.NDArray[np.int64], 
     values -= batch.frequency_penalty[row] * counts.astype(np.float32)
     values -= batch.presence_penalty[row] * (counts > 0)
     flat[keys] = torch.from_numpy(values.astype(np.float32))
-
-
-def _filter(scaled: Tensor, batch: SamplingBatch, hot: IndexArray) -> None:
-    """Set filtered-out logits to minus infinity, in place; the largest of each row is 0."""
-    width = scaled.shape[1]
-    top_k = np.minimum(batch.top_k[hot], width)
-    top_p, min_p = batch.top_p[hot], batch.min_p[hot]
-    used = np.flatnonzero((top_k > 0) | (top_p < 1) | (min_p > 0))
-    if not len(used):
-        return
-    rows = scaled[torch.from_numpy(used)]
-    with np.errstate(divide="ignore"):
-        threshold = torch.from_numpy(np.log(min_p[used], dtype=np.float32))
-    num_candidates = min(width, max(NUM_CANDIDATES, int(top_k[used].max())))
-    best = rows.topk(num_candidates, dim=1).values
-    limited = top_k[used] > 0
-    kth = best[torch.arange(len(used)), torch.from_numpy(np.maximum(top_k[used], 1) - 1).long()]
-    limit = torch.where(torch.from_numpy(limited), kth, -math.inf)
-    threshold = torch.maximum(threshold, limit)
-    nuclear = np.flatnonzero(top_p[used] < 1)
-    if len(nuclear):
-        pick = torch.from_numpy(nuclear)
-        shares = torch.from_numpy(top_p[used][nuclear].astype(np.float64))
-        threshold[pick] = _nucleus(rows[pick], best[pick], threshold[pick], shares)
-    rows.masked_fill_(rows < threshold.unsqueeze(1), -math.inf)
-    scaled[torch.from_numpy(used)] = rows
-
-
-def _nucleus(rows: Tensor, best: Tensor, threshold: Tensor, shares: Tensor) -> Tensor:
-    """Return the logit of the last token of the smallest set of best ones holding `shares`.
-
-    Only tokens not below `threshold` count. `best` are the largest logits, sorted; if they do not
-    hold the share, the whole rows are sorted.
-    """
-    floor = threshold.unsqueeze(1)
-    total = _weights(rows, floor).sum(dim=1, keepdim=True)
-    below = _weights(best, floor).cumsum(dim=1) < shares.unsqueeze(1) * total
-    last = below.sum(dim=1)
-    if int(last.max()) >= best.shape[1] and best.shape[1] < rows.shape[1]:
-        return _nucleus(rows, rows.sort(dim=1, descending=True).values, threshold, shares)
-    last = last.clamp(max=best.shape[1] - 1).unsqueeze(1)
-    return torch.maximum(best.gather(1, last).squeeze(1), threshold)
-
-
-def _weights(rows: Tensor, floor: Tensor) -> Tensor:
-    """exp of the kept logits, 0 for the others, float64."""
-    return rows.double().exp() * (rows >= floor)
-
-
-def _draw(scaled: Tensor, uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.int32]:
-    cumulative = scaled.exp().cumsum(dim=1, dtype=torch.float64)
-    target = torch.from_numpy(uniform).unsqueeze(1) * cumulative[:, -1:]
-    drawn = torch.searchsorted(cumulative, target, right=True).squeeze(1)
-    token_id: npt.NDArray[np.int32] = drawn.clamp(max=scaled.shape[1] - 1).int().numpy()
-    return token_id
 
 
 def _wanted_logprobs(

@@ -132,6 +132,7 @@ class NativeProduct:
         other: Tensor | None = None,
     ) -> Tensor:
         """Return [rows, columns] for contiguous x [rows, inputs]."""
+        assert x.is_contiguous(), "rows of x must follow each other"
         rows = x.shape[0]
         out = torch.empty(rows, self._columns, dtype=self._out_dtype)
         product = self._product

@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 
 SOURCE_DIRECTORY = Path(__file__).parent
-SOURCES = ("paged_attention.cpp", "linear.cpp", "vocabulary.cpp")
+SOURCES = ("paged_attention.cpp", "linear.cpp", "choice.cpp", "vocabulary.cpp")
 HEADERS = ("simd.h",)
 FLAGS = (
     "-std=c++17",
@@ -154,6 +154,7 @@ def load_library(path: Path) -> ctypes.CDLL:
     signatures: dict[str, list[type]] = {
         "headrace_embed": [pointer, pointer, pointer, integer, integer],
         "headrace_argmax": [pointer, pointer, pointer, integer, integer],
+        "headrace_draw": [pointer],
     }
     for dtype in ("float32", "bfloat16"):
         for name in ("paged_attention", "normed", "add", "gated", "logits"):

@@ -242,6 +242,8 @@ class NativePagedAttention:
 
     def __call__(self, qkv: Tensor, cache: Tensor) -> Tensor:
         """Write and attend."""
+        assert qkv.is_contiguous(), "rows of qkv must follow each other"
+        assert cache.is_contiguous(), "blocks must follow each other"
         shape = self._shape
         out = torch.empty(len(qkv), shape.num_heads * shape.head_dim, dtype=qkv.dtype)
         arguments = self._arguments

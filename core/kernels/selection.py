@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from core.kernels.choice import Choice, NativeChoice, TorchChoice
 from core.kernels.linear import (
     Gated,
     NativeGated,
@@ -70,6 +71,10 @@ class Kernels:
         if self.library is None:
             return PlainVocabulary(weight)
         return PackedVocabulary(self.library, weight)
+
+    def choice(self) -> Choice:
+        """Return the ways to choose tokens."""
+        return TorchChoice() if self.library is None else NativeChoice(self.library)
 
     def attention(self, shape: AttentionShape, cos_sin: Tensor) -> PagedAttention:
         """Return the attention; `cos_sin` float32 [positions, head_dim]."""

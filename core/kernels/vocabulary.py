@@ -29,13 +29,6 @@ class Vocabulary(Protocol):
         """Return rms_norm(x [rows, hidden]) times the matrix: float32 [rows, vocabulary]."""
         ...
 
-    def argmax(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (value, index) of the largest logit a row: float32, int32 [rows].
-
-        Of equal ones the first; the value is NaN if the row holds a NaN.
-        """
-        ...
-
 
 class PlainVocabulary:
     """The reference: the matrix as it is, products in float32."""
@@ -52,11 +45,6 @@ class PlainVocabulary:
         """Return float32 logits."""
         return rms_norm(x, norm, epsilon).float() @ self._weight.float().T
 
-    def argmax(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (value, index) of the largest logit a row."""
-        values, indices = logits.max(dim=1)
-        return values, indices.int()
-
 
 class PackedVocabulary:
     """The same by `linear.cpp` and `vocabulary.cpp`."""
@@ -64,7 +52,6 @@ class PackedVocabulary:
     def __init__(self, library: ctypes.CDLL, weight: Tensor) -> None:
         vocab_size, self._hidden_size = weight.shape
         self._embed = library.headrace_embed
-        self._argmax = library.headrace_argmax
         self._packed = pack_panels(weight, PANEL_COLUMNS)
         self._product = NativeProduct(
             library, "logits", self._packed, self._hidden_size, vocab_size
@@ -84,11 +71,3 @@ class PackedVocabulary:
     def logits(self, x: Tensor, norm: Tensor, epsilon: float) -> Tensor:
         """Return float32 logits."""
         return self._product.run(x, norm=norm, epsilon=epsilon)
-
-    def argmax(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (value, index) of the largest logit a row."""
-        rows, width = logits.shape
-        values = torch.empty(rows, dtype=torch.float32)
-        indices = torch.empty(rows, dtype=torch.int32)
-        self._argmax(logits.data_ptr(), values.data_ptr(), indices.data_ptr(), rows, width)
-        return values, indices

@@ -126,6 +126,7 @@ class LlamaModel:
             config.num_heads, config.num_kv_heads, config.head_dim, block_size
         )
         self.weights = weights
+        self.num_positions = num_positions
         self._attention = kernels.attention(self.attention_shape, rope_table(config, num_positions))
 
     def forward(self, token_ids: Tensor, batch: AttentionBatch, caches: Sequence[Tensor]) -> Tensor:
@@ -146,7 +147,3 @@ class LlamaModel:
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 [rows, vocabulary] for rows [rows, hidden] of `forward`'s result."""
         return self.weights.head.logits(hidden, self.weights.norm, self.config.rms_norm_eps)
-
-    def argmax(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (value, index) of the largest logit a row; the value is NaN if there is a NaN."""
-        return self.weights.head.argmax(logits)

@@ -51,7 +51,9 @@ class RunnerExecutor:
         for cache in self.caches:
             cache.fill_(math.nan)
         table = RowTable(rows, spans, vocab_size=config.vocab_size, block_size=block_size)
-        self.runner = ModelRunner(self.model, self.caches, table, logits_bytes_max=logits_bytes_max)
+        self.runner = ModelRunner(
+            self.model, self.caches, table, kernels.choice(), logits_bytes_max=logits_bytes_max
+        )
 
     def load(self) -> ExecutorInfo:
         """Facts for the driver."""

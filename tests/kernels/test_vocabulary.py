@@ -51,30 +51,3 @@ def test_a_row_of_logits_is_the_same_alone_and_among_others(dtype: torch.dtype) 
     together = packed.logits(x, NORM, 1e-5)
     for rows in (1, 2, 12, 17):
         assert torch.equal(packed.logits(x[:rows].contiguous(), NORM, 1e-5), together[:rows])
-
-
-@pytest.mark.parametrize("width", [1, 15, 16, 17, 301])
-def test_argmax_equals_the_reference(width: int) -> None:
-    """The largest logit is found wherever it stands, also in the odd tail."""
-    _, packed = both(32, HIDDEN, torch.float32)
-    logits = torch.randn(40, width, generator=torch.Generator().manual_seed(width))
-    values, indices = packed.argmax(logits)
-    assert torch.equal(values, logits.max(dim=1).values)
-    assert torch.equal(indices.long(), logits.max(dim=1).indices)
-
-
-def test_argmax_takes_the_first_of_equals() -> None:
-    """Ties go to the smallest id."""
-    _, packed = both(32, HIDDEN, torch.float32)
-    logits = torch.zeros(2, 50)
-    logits[1, 20] = logits[1, 49] = 3.0
-    assert packed.argmax(logits)[1].tolist() == [0, 20]
-
-
-@pytest.mark.parametrize("place", [0, 17, 49])
-def test_argmax_reports_nan(place: int) -> None:
-    """A NaN anywhere in a row becomes the row's value."""
-    _, packed = both(32, HIDDEN, torch.float32)
-    logits = torch.full((2, 50), 5.0)
-    logits[0, place] = float("nan")
-    assert packed.argmax(logits)[0].isnan().tolist() == [True, False]
