@@ -58,11 +58,22 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """From the client's close to the reclaim, and the longest step meanwhile."""
+    """From the client's close to the reclaim, CLOCK_MONOTONIC seconds."""
 
     place: str
-    reclaim_ms: float
-    step_ms: float
+    closed_s: float
+    reclaimed_s: float
+
+    @property
+    def length_s(self) -> float:
+        """Seconds from one to the other."""
+        return self.reclaimed_s - self.closed_s
+
+    def longest_step_s(self, others: Sequence[Timeline]) -> float:
+        """Return the longest gap of other streams that overlaps it, once they have gone on."""
+        gaps = (gap for each in others for gap in pairwise(each.chunk_s))
+        meanwhile = (b - a for a, b in gaps if a <= self.reclaimed_s and b >= self.closed_s)
+        return max(meanwhile, default=0.0)
 
 
 class Board:
@@ -173,15 +184,7 @@ class Closer:
         before = self.board.read()
         closed_ns = connection.close(abruptly=self.source.random() < 0.5)
         reclaim_ns = await self.board.reclaim_ns(before)
-        if reclaim_ns is None:
-            return None
-        step_ms = self._longest_step_ms(closed_ns / 1e9, reclaim_ns / 1e9)
-        return Delay(place, (reclaim_ns - closed_ns) / 1e6, step_ms)
-
-    def _longest_step_ms(self, start_s: float, end_s: float) -> float:
-        """Return the longest gap of the other streams that overlaps the time, ms."""
-        gaps = (gap for each in self.busy for gap in pairwise(each.chunk_s))
-        return 1e3 * max((b - a for a, b in gaps if a <= end_s and b >= start_s), default=0.0)
+        return None if reclaim_ns is None else Delay(place, closed_ns / 1e9, reclaim_ns / 1e9)
 
     async def _arrived(self, condition: Callable[[State], bool]) -> None:
         if not await wait_until(lambda: condition(self.board.read()), RECLAIM_S, 0.001):
@@ -237,13 +240,15 @@ async def close_many(closer: Closer, place: str, count: int) -> list[Delay | Non
     return delays
 
 
-def delay_figures(delays: Sequence[Delay]) -> dict[str, Any]:
-    """Return the spread of delays, and of what they exceed their step by."""
-    excess = [max(0.0, each.reclaim_ms - each.step_ms) for each in delays]
+def delay_figures(delays: Sequence[Delay], others: Sequence[Timeline]) -> dict[str, Any]:
+    """Return the spread of delays, of the longest steps meanwhile, and of the excess over them."""
+    lengths = [each.length_s for each in delays]
+    steps = [each.longest_step_s(others) for each in delays]
+    excess = [max(0.0, length - step) for length, step in zip(lengths, steps, strict=True)]
     return {
-        "reclaim_ms": report.spread_ms([each.reclaim_ms / 1e3 for each in delays]),
-        "step_ms": report.spread_ms([each.step_ms / 1e3 for each in delays]),
-        "excess_over_a_step_ms": report.spread_ms([value / 1e3 for value in excess]),
+        "reclaim_ms": report.spread_ms(lengths),
+        "step_ms": report.spread_ms(steps),
+        "excess_over_a_step_ms": report.spread_ms(excess),
     }
 
 
@@ -258,13 +263,14 @@ async def measure(closer: Closer, connections: int) -> dict[str, Any]:
     left = closer.board.read()
     good = [each for each in delays if each is not None]
     by_place = {
-        place: delay_figures([each for each in good if each.place == place]) for place in PLACES[1:]
+        place: delay_figures([each for each in good if each.place == place], closer.busy)
+        for place in PLACES[1:]
     }
     return {
         "connections": connections,
         "reclaimed": len(good),
         "not_reclaimed": len(delays) - len(good),
-        **delay_figures(good),
+        **delay_figures(good, closer.busy),
         "by_place": by_place,
         "burst": connections,
         "left": {"requests": left.waiting + left.running, "held_blocks": left.held_blocks},
