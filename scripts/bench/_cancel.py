@@ -14,6 +14,7 @@ import socket
 import struct
 import sys
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -69,11 +70,11 @@ class Delay:
         """Seconds from one to the other."""
         return self.reclaimed_s - self.closed_s
 
-    def longest_step_s(self, others: Sequence[Timeline]) -> float:
-        """Return the longest gap of other streams that overlaps it, once they have gone on."""
-        gaps = (gap for each in others for gap in pairwise(each.chunk_s))
-        meanwhile = (b - a for a, b in gaps if a <= self.reclaimed_s and b >= self.closed_s)
-        return max(meanwhile, default=0.0)
+    def longest_step_s(self, outputs_s: Sequence[float]) -> float:
+        """Return the longest gap that overlaps it, between outputs of the other streams."""
+        first = max(0, bisect_left(outputs_s, self.closed_s) - 1)
+        last = bisect_right(outputs_s, self.reclaimed_s) + 1
+        return max((b - a for a, b in pairwise(outputs_s[first:last])), default=0.0)
 
 
 class Board:
@@ -210,13 +211,14 @@ class Closer:
             connection.close(abruptly=False)
 
     async def keep_busy(self, streams: int, until: asyncio.Event) -> None:
-        """Keep `streams` streams going; they must not notice anything."""
+        """Keep `streams` streams of different lengths going; they must not notice anything."""
 
         async def one() -> None:
             while not until.is_set():
                 timeline = Timeline()
                 self.busy.append(timeline)
-                await self.client.stream("/v1/completions", self.body(64, 192), timeline)
+                body = self.body(64, self.source.randrange(100, 300))
+                await self.client.stream("/v1/completions", body, timeline)
 
         await asyncio.gather(*(one() for _ in range(streams)))
 
@@ -242,8 +244,9 @@ async def close_many(closer: Closer, place: str, count: int) -> list[Delay | Non
 
 def delay_figures(delays: Sequence[Delay], others: Sequence[Timeline]) -> dict[str, Any]:
     """Return the spread of delays, of the longest steps meanwhile, and of the excess over them."""
+    outputs_s = sorted(at for each in others for at in each.chunk_s)
     lengths = [each.length_s for each in delays]
-    steps = [each.longest_step_s(others) for each in delays]
+    steps = [each.longest_step_s(outputs_s) for each in delays]
     excess = [max(0.0, length - step) for length, step in zip(lengths, steps, strict=True)]
     return {
         "reclaim_ms": report.spread_ms(lengths),

@@ -8,9 +8,11 @@ from scripts.bench._client import Timeline
 
 def test_the_longest_overlapping_gap_is_the_step() -> None:
     """Gaps before and after do not count; one that is still open at the reclaim does."""
-    others = [Timeline(chunk_s=[0.0, 9.0, 10.1, 10.4, 10.5]), Timeline(chunk_s=[10.1, 10.2])]
-    assert Delay("decode", 10.2, 10.3).longest_step_s(others) == pytest.approx(0.3)
-    assert Delay("decode", 20.0, 20.1).longest_step_s(others) == 0.0
+    outputs_s = [0.0, 9.0, 10.1, 10.4, 10.5]
+    assert Delay("decode", 10.2, 10.3).longest_step_s(outputs_s) == pytest.approx(0.3)
+    assert Delay("decode", 10.2, 10.45).longest_step_s(outputs_s) == pytest.approx(0.3)
+    assert Delay("decode", 9.5, 10.3).longest_step_s(outputs_s) == pytest.approx(1.1)
+    assert Delay("decode", 20.0, 20.1).longest_step_s(outputs_s) == 0.0
 
 
 def test_the_excess_is_what_a_delay_has_beyond_its_step() -> None:
