@@ -107,7 +107,12 @@ def find_model(name: str, terminal: Terminal) -> ModelFacts:
 
 
 def fit_to_model(config: HeadraceConfig, facts: ModelFacts) -> HeadraceConfig:
-    """Return the configuration with `engine.max_model_len` lowered to what the model can."""
+    """Return the configuration with `engine.max_model_len` lowered to what the model can.
+
+    The simulated executor computes nothing, so no model bounds it.
+    """
+    if config.engine.executor == "simulated":
+        return config
     length = min(config.engine.max_model_len, facts.max_model_len)
     return dataclasses.replace(
         config, engine=dataclasses.replace(config.engine, max_model_len=length)
