@@ -62,7 +62,7 @@ class EngineConfig:
     threads: int = 0
     """Compute threads of an executor; 0 = cores of this machine divided among the replicas."""
     max_model_len: int = 8192
-    """Largest prompt + max_tokens of a request, tokens; lowered to the model's own limit (executor `local`)."""
+    """Largest prompt + max_tokens, tokens; executor `local` lowers it to the model's own limit."""
     max_num_seqs: int = 64
     """Sequences running at once in a replica."""
     max_num_batched_tokens: int = 512
