@@ -163,11 +163,11 @@ inline float soften_row(Tile& t, int m, int visible, int num_keys) {
   const float maximum_now = maximum(best);
   Floats total = {};
   for (int i = 0; i < padded; i += kLanes) {
-    const Floats w = exp_nonpositive(load<Floats>(scores + i) - maximum_now);
+    const Floats w = T::exp(load<Floats>(scores + i) - maximum_now);
     total += w;
     T::put16(weights + i, w);
   }
-  const float factor = exp_nonpositive(broadcast(t.maxima[m] - maximum_now))[0];
+  const float factor = T::exp(broadcast(t.maxima[m] - maximum_now))[0];
   t.sums[m] = t.sums[m] * factor + sum(total);
   t.maxima[m] = maximum_now;
   return factor;
