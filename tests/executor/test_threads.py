@@ -35,11 +35,36 @@ def test_replicas_share_the_cores() -> None:
     assert resolve_threads(3, 4) == 3
 
 
+def started_with(environment: dict[str, str], code: str) -> str:
+    """What a Python process with these OpenMP settings prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
 def test_a_process_started_with_the_environment_computes_with_the_threads() -> None:
     """The environment alone decides how many threads torch computes with."""
     code = "import torch; print(torch.get_num_threads())"
-    environment = {**os.environ, **openmp_environment(1)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "1"
+    assert started_with(openmp_environment(1), code) == "1"
+
+
+def test_threads_of_replicas_are_laid_out_over_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each thread is bound to a core of its own, replica after replica."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2, 3, 5, 7})
+    assert openmp_environment(2, 0)["OMP_PLACES"] == "{2},{3}"
+    assert openmp_environment(2, 1)["OMP_PLACES"] == "{5},{7}"
+    assert openmp_environment(4, 0)["OMP_PLACES"] == "{2},{3},{5},{7}"
+
+
+@pytest.mark.parametrize("threads", [1, 5])
+def test_threads_are_free_where_binding_would_hurt(
+    monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    """A single thread, or more threads than cores, are not bound."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2, 3, 5, 7})
+    assert "OMP_PROC_BIND" not in openmp_environment(threads)

@@ -120,5 +120,6 @@ def child_environment(
     base = {name: environ[name] for name in PASSED_ON if name in environ}
     if spec.kind is ChildKind.EXECUTOR:
         engine = config.engine
-        return base | openmp_environment(resolve_threads(engine.threads, engine.replicas))
+        threads = resolve_threads(engine.threads, engine.replicas)
+        return base | openmp_environment(threads, spec.index)
     return base | SINGLE_THREADED
