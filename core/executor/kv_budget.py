@@ -9,7 +9,8 @@ from pathlib import Path
 
 from core.errors import StartError
 
-CGROUP = Path("/sys/fs/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUPS = Path("/proc/self/cgroup")
 MEMINFO = Path("/proc/meminfo")
 UNLIMITED = 2**62
 SAFETY_BYTES = 128 * 2**20  # interpreter, libraries and fragmentation that nothing here counts
@@ -40,12 +41,36 @@ class KvBudget:
     table: tuple[tuple[str, int], ...]
 
 
-def free_memory_bytes(cgroup: Path = CGROUP, meminfo: Path = MEMINFO) -> int:
-    """Return what this process may still take: the lesser of MemAvailable and the cgroup's rest."""
-    limit, used = _number(cgroup / "memory.max"), _number(cgroup / "memory.current")
-    reclaimable = _named(cgroup / "memory.stat", "inactive_file")
-    rest = UNLIMITED if limit == UNLIMITED else limit - used + reclaimable
-    return max(0, min(_named(meminfo, "MemAvailable:") * 1024, rest))
+def free_memory_bytes(
+    cgroups: Path = CGROUPS, own: Path = OWN_CGROUPS, meminfo: Path = MEMINFO
+) -> int:
+    """Return what this process may still take: the least of MemAvailable and its cgroups' rests."""
+    rests = [_cgroup_rest(directory) for directory in _memory_cgroups(cgroups, own)]
+    return max(0, min([_named(meminfo, "MemAvailable:") * 1024, *rests]))
+
+
+def _memory_cgroups(cgroups: Path, own: Path) -> list[Path]:
+    """Return the directories of the process's memory cgroup and those above it, v1 or v2."""
+    try:
+        lines = own.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return []
+    directories = []
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        if controllers in ("", "memory"):
+            root = cgroups / controllers
+            leaf = root / path.lstrip("/")
+            directories += [leaf, *(up for up in leaf.parents if up.is_relative_to(root))]
+    return directories
+
+
+def _cgroup_rest(directory: Path) -> int:
+    """Return limit minus use (v2 or v1 files); page cache that can be dropped is no use."""
+    limit = min(_number(directory / "memory.max"), _number(directory / "memory.limit_in_bytes"))
+    if limit >= UNLIMITED:
+        return UNLIMITED
+    used = min(_number(directory / "memory.current"), _number(directory / "memory.usage_in_bytes"))
+    return limit - used + _named(directory / "memory.stat", "inactive_file")
 
 
 def _number(path: Path) -> int:

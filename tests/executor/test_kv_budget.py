@@ -64,22 +64,44 @@ def test_the_table_adds_up() -> None:
     assert budget.table[0] == ("free at start", 10 * GB)
 
 
-def write_memory(directory: Path, *, available_kb: int, limit: str, used: int) -> tuple[Path, Path]:
-    """A cgroup and a meminfo file."""
-    meminfo = directory / "meminfo"
-    meminfo.write_text(f"MemTotal: 99 kB\nMemAvailable: {available_kb} kB\n")
-    (directory / "memory.max").write_text(limit)
-    (directory / "memory.current").write_text(str(used))
-    (directory / "memory.stat").write_text("anon 5\ninactive_file 100\n")
-    return directory, meminfo
+def write_memory(directory: Path, version: int, limit: str) -> tuple[Path, Path, Path]:
+    """A memory cgroup a/b below the root, its parent without limit; 1,024,000 bytes available."""
+    meminfo, own = directory / "meminfo", directory / "own"
+    meminfo.write_text("MemTotal: 99 kB\nMemAvailable: 1000 kB\n")
+    own.write_text("5:cpu:/x\n0::/a/b\n" if version == 2 else "5:cpu:/x\n4:memory:/a/b\n0::/\n")
+    names = ("memory.max", "memory.current") if version == 2 else V1_NAMES
+    leaf = directory / "cgroups" / ("" if version == 2 else "memory") / "a" / "b"
+    leaf.mkdir(parents=True)
+    for place, content in (
+        (leaf.parent, "max" if version == 2 else str(2**63 - 4096)),
+        (leaf, limit),
+    ):
+        (place / names[0]).write_text(content)
+        (place / names[1]).write_text("2000")
+        (place / "memory.stat").write_text("anon 5\ninactive_file 100\n")
+    return directory / "cgroups", own, meminfo
 
 
-@pytest.mark.parametrize(
-    ("limit", "expected"), [("max", 1024_000), ("5000", 3100), ("9000000", 1024_000)]
-)
+V1_NAMES = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(("limit", "expected"), [("5000", 3100), ("9000000", 1_024_000)])
 def test_free_memory_is_the_lesser_of_machine_and_cgroup(
-    tmp_path: Path, limit: str, expected: int
+    tmp_path: Path, version: int, limit: str, expected: int
 ) -> None:
     """The cgroup's limit minus use (page cache does not count), or the machine's available."""
-    paths = write_memory(tmp_path, available_kb=1000, limit=limit, used=2000)
-    assert free_memory_bytes(*paths) == expected
+    assert free_memory_bytes(*write_memory(tmp_path, version, limit)) == expected
+
+
+def test_a_limit_above_counts(tmp_path: Path) -> None:
+    """The limit of a cgroup above the process's own is a limit too."""
+    paths = write_memory(tmp_path, 2, "max")
+    (paths[0] / "a" / "memory.max").write_text("4000")
+    assert free_memory_bytes(*paths) == 2100
+
+
+def test_without_cgroups_the_machine_counts(tmp_path: Path) -> None:
+    """A machine without cgroup files has MemAvailable."""
+    _, _, meminfo = write_memory(tmp_path, 2, "max")
+    assert free_memory_bytes(tmp_path / "none", tmp_path / "none", meminfo) == 1_024_000
