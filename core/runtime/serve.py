@@ -17,6 +17,7 @@ from pathlib import Path
 
 from core.config import HeadraceConfig
 from core.config_file import load_config
+from core.executor.threads import resolve_threads
 from core.model_card import ModelCard
 from core.models.package_index import PipIndex
 from core.models.pull import pull
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     config = load_config(args.config, args.overrides)
     logging.basicConfig(stream=sys.stderr, level=config.supervision.log_level, format=LOG_FORMAT)
     facts = find_model(config.engine.model, terminal)
-    config = fit_to_model(config, facts)
+    config = fit_to_machine(config, facts)
     specs = child_specs(config)
     stage = set_up(config, specs)
     try:
@@ -106,17 +107,19 @@ def find_model(name: str, terminal: Terminal) -> ModelFacts:
     return resolve(name, directory)
 
 
-def fit_to_model(config: HeadraceConfig, facts: ModelFacts) -> HeadraceConfig:
-    """Return the configuration with `engine.max_model_len` lowered to what the model can.
+def fit_to_machine(config: HeadraceConfig, facts: ModelFacts) -> HeadraceConfig:
+    """Return the configuration with what was left open settled, once for all processes.
 
-    The simulated executor computes nothing, so no model bounds it.
+    `engine.max_model_len` is lowered to what the model can; no model bounds the simulated executor,
+    which computes nothing. `engine.threads` is counted here: an executor whose threads are bound to
+    cores sees fewer cores than there are.
     """
-    if config.engine.executor == "simulated":
-        return config
-    length = min(config.engine.max_model_len, facts.max_model_len)
-    return dataclasses.replace(
-        config, engine=dataclasses.replace(config.engine, max_model_len=length)
-    )
+    engine = config.engine
+    simulated = engine.executor == "simulated"
+    length = engine.max_model_len if simulated else min(engine.max_model_len, facts.max_model_len)
+    threads = resolve_threads(engine.threads, engine.replicas)
+    settled = dataclasses.replace(engine, max_model_len=length, threads=threads)
+    return dataclasses.replace(config, engine=settled)
 
 
 def model_card(config: HeadraceConfig, facts: ModelFacts) -> ModelCard:

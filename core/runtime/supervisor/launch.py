@@ -15,7 +15,7 @@ import msgspec
 
 from core.config import HeadraceConfig
 from core.config_file import config_to_json
-from core.executor.threads import openmp_environment, resolve_threads
+from core.executor.threads import openmp_environment
 from core.model_card import ModelCard, card_to_json
 from core.runtime.supervisor.stage import Stage
 from core.runtime.wiring import inherited_names
@@ -119,7 +119,5 @@ def child_environment(
     """
     base = {name: environ[name] for name in PASSED_ON if name in environ}
     if spec.kind is ChildKind.EXECUTOR:
-        engine = config.engine
-        threads = resolve_threads(engine.threads, engine.replicas)
-        return base | openmp_environment(threads, spec.index)
+        return base | openmp_environment(config.engine.threads, spec.index)
     return base | SINGLE_THREADED
