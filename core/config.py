@@ -65,7 +65,7 @@ class EngineConfig:
     """Largest prompt + max_tokens, tokens; executor `local` lowers it to the model's own limit."""
     max_num_seqs: int = 64
     """Sequences running at once in a replica."""
-    max_num_batched_tokens: int = 512
+    max_num_batched_tokens: int = 192
     """Tokens computed in a step of a replica, at the most."""
     max_num_partial_prefills: int = 4
     """Prompts being prefilled in chunks at the same time."""
