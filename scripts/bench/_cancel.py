@@ -175,7 +175,7 @@ class Closer:
         base = self.board.read()
         await connection.open()
         if place == "queued":
-            await self._arrived(lambda now: now.waiting > base.waiting)
+            await self._arrived(lambda now: now.running + now.waiting > MAX_NUM_SEQS)
             await asyncio.sleep(self.source.uniform(0, 0.2))
         else:
             await self._arrived(lambda now: now.running > base.running)
