@@ -3,6 +3,9 @@
 Owns: reading rows and spans in shared memory, the verdict on each row (stale, bad token), and the
 token fed back from the previous step. Never knows: tensors or sampling. A handful of numpy
 operations a step, no Python loop over rows or tokens.
+
+A plan that points outside the rows, spans or blocks is the scheduler's bug: IndexError, before any
+memory is touched, also under `python -O`.
 """
 
 from collections.abc import Sequence
@@ -29,7 +32,8 @@ class Spans:
         for index in np.unique(tokenizer):
             mine = tokenizer == index
             places = where[mine]
-            assert places.min() >= 0, "a span starts before its arena"
+            if places.min() < 0:
+                raise IndexError("a span starts before its arena")
             ids[mine] = self.arenas[index][places]
         return ids
 
@@ -73,7 +77,8 @@ class RowTable:
 
     def assemble(self, plan: RecordArray) -> tuple[InputBatch, npt.NDArray[np.uint32]]:
         """Return the computable part of PLAN_ROW[n] `plan` and the ResultError of each of its n."""
-        assert plan["num_new_tokens"].min(initial=1) > 0, "a plan row without new tokens"
+        if plan["num_new_tokens"].min(initial=1) <= 0 or plan["first_position"].min(initial=0) < 0:
+            raise IndexError("a plan row without new tokens, or before the first position")
         errors = np.zeros(len(plan), dtype=np.uint32)
         errors[self._stale(plan)] = ResultError.STALE_ROW
         live = np.flatnonzero(errors == ResultError.NONE)
@@ -112,7 +117,8 @@ class RowTable:
 
     def _stale(self, plan: RecordArray) -> npt.NDArray[np.bool_]:
         row, generation = plan["row"], plan["generation"]
-        assert ((row >= 0) & (row < len(self.rows))).all(), "a plan names a row that does not exist"
+        if row.min(initial=0) < 0:
+            raise IndexError("a plan names a row that does not exist")
         fed_back = (plan["flags"] & PlanFlag.FEEDBACK) != 0
         unknown = ~self._has_sampled[row] | (self._sampled_generations[row] != generation)
         changed = np.not_equal(self.rows["generation"][row], generation)
@@ -136,7 +142,8 @@ class RowTable:
         ends = plan["first_position"] + counts
         num_blocks = -(-int(ends.max(initial=0)) // self._block_size)
         block_tables = np.ascontiguousarray(self.rows["block_table"][row, :num_blocks])
-        assert num_blocks <= self.rows.dtype["block_table"].shape[0], "a plan beyond the context"
+        if num_blocks > self.rows.dtype["block_table"].shape[0]:
+            raise IndexError("a plan row beyond the context")
         return InputBatch(
             row=np.ascontiguousarray(row),
             generation=np.ascontiguousarray(plan["generation"]),

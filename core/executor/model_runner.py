@@ -82,12 +82,15 @@ class ModelRunner:
         return self._model.forward(torch.from_numpy(batch.token_ids), attention, self._caches)
 
     def _check_blocks(self, batch: InputBatch) -> None:
-        """A block outside the pool would be a write into foreign memory."""
-        size = self._model.attention_shape.block_size
-        needed = -(-(batch.first_position + batch.num_tokens) // size)
+        """A block outside the pool would be a write into foreign memory: IndexError."""
+        ends = batch.first_position + batch.num_tokens
+        if ends.max() > self._model.num_positions:
+            raise IndexError("a position beyond the context")
+        needed = -(-ends // self._model.attention_shape.block_size)
         used = np.arange(batch.block_tables.shape[1]) < needed[:, None]
         blocks = batch.block_tables[used]
-        assert ((blocks >= 0) & (blocks < self._num_blocks)).all(), "a block outside the pool"
+        if blocks.min() < 0 or blocks.max() >= self._num_blocks:
+            raise IndexError("a block outside the pool")
 
     def _sample(
         self,

@@ -16,7 +16,7 @@ from core.executor.protocol import ExecutorInfo, ExecutorStatistics
 from core.kernels.selection import Kernels
 from core.models.llama import LlamaModel, load_weights
 from core.models.llama_config import read_model_config
-from core.scheduler.plan import PlanFlag, RecordArray, ResultError, StepPlan, StepResult
+from core.scheduler.plan import RecordArray, ResultError, StepPlan, StepResult
 from tests.support.dense_llama import DenseLlama
 from tests.support.native_kernels import native_library
 from tests.support.plan_driver import PlanDriver, Running
@@ -370,12 +370,44 @@ def test_min_tokens_hold_back_end_and_stop_tokens(
     assert sequence.outputs[2:] == [end, end]
 
 
-def test_a_block_outside_the_pool_is_our_bug(make_driver: MakeDriver) -> None:
+@pytest.mark.parametrize("block", [-1, NUM_BLOCKS])
+def test_a_block_outside_the_pool_is_our_bug(make_driver: MakeDriver, block: int) -> None:
     """A block table that points outside the pool stops the process before it writes anywhere."""
     driver = make_driver()
     sequence = driver.add([4, 5, 6], 2)
-    driver.rows["block_table"][sequence.row, 0] = NUM_BLOCKS
-    plan = driver.plan({sequence: 3})
-    with pytest.raises(AssertionError, match="outside the pool"):
+    driver.rows["block_table"][sequence.row, 0] = block
+    with pytest.raises(IndexError, match="outside the pool"):
+        driver.executor.execute(driver.plan({sequence: 3}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("row", 16),
+        ("row", -1),
+        ("num_new_tokens", 0),
+        ("num_new_tokens", 300),
+        ("first_position", -1),
+        ("first_position", 600),
+    ],
+)
+def test_a_plan_outside_its_bounds_is_our_bug(
+    make_driver: MakeDriver, name: str, value: int
+) -> None:
+    """Rows, positions and counts outside what exists stop the process before it computes."""
+    driver = make_driver()
+    plan = driver.plan({driver.add([4, 5, 6], 2): 3})
+    plan.rows[name] = value
+    driver.arena[:] = 5
+    with pytest.raises(IndexError):
         driver.executor.execute(plan)
-    assert plan.rows["flags"].tolist() == [PlanFlag.SAMPLE]
+
+
+def test_a_span_outside_its_arena_is_our_bug(make_driver: MakeDriver) -> None:
+    """A span that begins before or ends after its arena stops the process."""
+    driver = make_driver()
+    sequence = driver.add([4, 5, 6], 2)
+    for start in (-1, len(driver.arena) - 1):
+        driver.rows["span_start"][sequence.row] = start
+        with pytest.raises(IndexError):
+            driver.executor.execute(driver.plan({sequence: 3}))
