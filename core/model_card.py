@@ -17,7 +17,6 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str  # what clients call it
     path: str  # Hugging Face directory
-    architecture: str
     max_model_len: int
     vocab_size: int
     eos_token_ids: tuple[int, ...]

@@ -4,17 +4,16 @@ Owns: the count of usable cores (affinity and cgroup quota) and the OpenMP envir
 be set before the process starts. Never knows: who starts the process.
 
 Each thread has a core of its own, and threads of a parallel region spin a bounded time before they
-sleep. A step has some hundred regions of 10 to 200 µs. Measured on 2 cores, µs for an empty region,
-median alone / beside a busy process: free threads with 1,000 spins 115 / 200 (the kernel puts both
-on one core, where one spins while the other waits to run), without spinning 18 / 36, bound to cores
-with 1,000 spins or more 4 / 4, bound without spinning 94 / 72. The bound keeps an executor between
-two steps from burning cores that the other processes need.
+sleep. A step has some hundred short regions, so the way to enter and leave one counts: of free
+threads the kernel puts both on one core, where one spins while the other waits to run, and bound
+ones that do not spin must be woken each time. The bound on spinning keeps an executor between two
+steps from burning cores that the other processes need.
 """
 
 import os
 from pathlib import Path
 
-SPIN_COUNT = 3000  # iterations: 60 µs to 300 µs, by CPU
+SPIN_COUNT = 3000  # iterations: longer than from one region of a step to the next
 CPU_MAX_PATH = Path("/sys/fs/cgroup/cpu.max")
 NICENESS = 5  # executors let the engine's other processes go first
 
@@ -46,7 +45,7 @@ def openmp_environment(threads: int, replica: int = 0) -> dict[str, str]:
         "OMP_NUM_THREADS": str(threads),
         "OMP_DYNAMIC": "FALSE",
         "GOMP_SPINCOUNT": str(SPIN_COUNT),
-        # Weights in huge pages: they are read whole in every step (a third faster, 70 MB more).
+        # Weights in huge pages: they are read whole in every step.
         "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
         # Activations of a large step are freed and taken again at once; keep them mapped.
         "MALLOC_TRIM_THRESHOLD_": str(2**28),

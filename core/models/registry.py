@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import ModelError
-from core.models.directory import CONFIG_NAME, read_json_object, weight_files
+from core.models.directory import CONFIG_NAME, weight_files
 from core.models.llama_config import read_model_config
 from core.user_directories import cache_directory
 
@@ -54,7 +54,6 @@ class ModelFacts:
 
     name: str
     path: Path
-    architecture: str
     max_model_len: int
     vocab_size: int
     eos_token_ids: tuple[int, ...]
@@ -118,12 +117,9 @@ def read_facts(name: str, path: Path) -> ModelFacts:
         if not (path / required).is_file():
             raise ModelError(f"model directory {path} has no {required}")
     config = read_model_config(path)
-    architectures = read_json_object(path / CONFIG_NAME).get("architectures")
-    architecture = architectures[0] if isinstance(architectures, list) and architectures else ""
     return ModelFacts(
         name=name,
         path=path,
-        architecture=str(architecture),
         max_model_len=config.max_position,
         vocab_size=config.vocab_size,
         eos_token_ids=config.eos_token_ids,

@@ -127,7 +127,6 @@ def model_card(config: HeadraceConfig, facts: ModelFacts) -> ModelCard:
     return ModelCard(
         name=config.engine.served_model_name or Path(config.engine.model).name,
         path=str(facts.path.resolve()),
-        architecture=facts.architecture,
         max_model_len=config.engine.max_model_len,
         vocab_size=facts.vocab_size,
         eos_token_ids=facts.eos_token_ids,

@@ -126,6 +126,16 @@ class Argument:
         return value.isprintable()
 
 
+REPLICA = Argument(
+    name="replica",
+    kind=ArgumentKind.INTEGER,
+    help="only this replica (default: the whole engine)",
+    positional=True,
+    minimum=0,
+    maximum=LAST_REPLICA,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ResultField:
     """One key of a command's result; `type` is a word for people (text, list of records, …)."""

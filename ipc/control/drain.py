@@ -1,30 +1,13 @@
 """`drain`: take no new work on a replica, or on the whole engine; what runs goes on to its end."""
 
-from ipc.control.declaration import (
-    LAST_REPLICA,
-    Argument,
-    ArgumentKind,
-    Command,
-    Destination,
-    Effect,
-    ResultField,
-)
+from ipc.control.declaration import REPLICA, Command, Destination, Effect, ResultField
 
 COMMAND = Command(
     name="drain",
     summary="Take no new requests; running ones finish",
     destination=Destination.SCHEDULER,
     effect=Effect.WRITE,
-    arguments=(
-        Argument(
-            name="replica",
-            kind=ArgumentKind.INTEGER,
-            help="only this replica (default: the whole engine)",
-            positional=True,
-            minimum=0,
-            maximum=LAST_REPLICA,
-        ),
-    ),
+    arguments=(REPLICA,),
     confirm="Stop taking new requests on {target}?",
     result=(
         ResultField("draining", "boolean", "true: no new requests are admitted there"),

@@ -29,7 +29,6 @@ def test_a_local_directory_is_a_model(model: Path, tmp_path: Path) -> None:
     """A Hugging Face directory is resolved by its path, with the facts of its files."""
     facts = resolve(str(model), tmp_path)
     assert facts.path == model
-    assert facts.architecture == "LlamaForCausalLM"
     assert (facts.vocab_size, facts.max_model_len) == (300, 512)
     assert facts.eos_token_ids == (IM_END_ID,)
     assert facts.weights_bytes == (model / "model.safetensors").stat().st_size

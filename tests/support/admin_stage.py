@@ -34,7 +34,6 @@ TENANT_KEY = "hr-tenant-1"
 CARD = ModelCard(
     name="smol",
     path="/nowhere",
-    architecture="LlamaForCausalLM",
     max_model_len=128,
     vocab_size=100,
     eos_token_ids=(0,),

@@ -43,7 +43,6 @@ MAX_MODEL_LEN = 8192
 CARD = ModelCard(
     name=MODEL,
     path="/nowhere",
-    architecture="fake",
     max_model_len=MAX_MODEL_LEN,
     vocab_size=0x110000,
     eos_token_ids=(0,),
