@@ -1,5 +1,5 @@
 """The whole configuration as frozen data, with every check; imports no other room but
-`core.errors`.
+`core.errors`. Classes and tenants are in `core.tenancy`.
 
 One dataclass a TOML table, one field a key, a docstring under each field with its unit. Reading
 files and `--set` lives in `core.config_file`; this file only knows what is acceptable, and says all
@@ -8,39 +8,18 @@ that is wrong at once.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import IntEnum
 
+from core.config_checks import in_range, is_name, one_of, sha256_faults
 from core.errors import ConfigError
+from core.tenancy import MAX_TENANTS, ClassesConfig, TenantConfig
 
 MAX_REPLICAS = 8
 MAX_TOKENIZERS = 8
 MAX_HTTP_PROCESSES = 16
 MAX_ADMIN_WORKERS = 8
-MAX_TENANTS = 4096
 MAX_MODEL_LEN_LIMIT = 1_048_576
-DEFAULT_TENANT = "default"
+POLICY_NAMES = ("headrace", "fcfs", "priority", "static")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
-
-
-class TrafficClass(IntEnum):
-    """The four classes of traffic; the value is their index in arrays and on the board."""
-
-    INTERACTIVE = 0
-    STANDARD = 1
-    BATCH = 2
-    ADMINISTRATIVE = 3
-
-
-def in_range(path: str, value: float, low: float, high: float) -> Iterator[str]:
-    """Yield a fault if `value` lies outside [low, high]."""
-    if not low <= value <= high:
-        yield f"{path} = {value} is out of range: {low} to {high}"
-
-
-def one_of(path: str, value: str, allowed: tuple[str, ...]) -> Iterator[str]:
-    """Yield a fault if `value` is not one of `allowed`."""
-    if value not in allowed:
-        yield f"{path} = {value!r} is unknown: use one of {', '.join(allowed)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +58,8 @@ class EngineConfig:
     """Upper bound of auto-sizing for one replica's KV pool, bytes."""
     prefix_cache: bool = True
     """Reuse KV blocks of equal prefixes within a tenant."""
+    swap_memory_bytes: int = 268_435_456
+    """Host memory of a replica for the KV blocks of preempted requests, bytes; 0 = never swap."""
     pipeline_depth: int = 1
     """Plans an executor may hold: 1, or 2 to plan step n+1 while step n runs."""
     simulated_step_us: int = 2000
@@ -105,6 +86,7 @@ class EngineConfig:
         yield from in_range(
             "engine.kv_memory_limit_bytes", self.kv_memory_limit_bytes, 2**20, 2**42
         )
+        yield from in_range("engine.swap_memory_bytes", self.swap_memory_bytes, 0, 2**42)
         yield from in_range("engine.pipeline_depth", self.pipeline_depth, 1, 2)
         yield from in_range("engine.simulated_step_us", self.simulated_step_us, 0, 60_000_000)
         yield from in_range("engine.simulated_token_us", self.simulated_token_us, 0, 1_000_000)
@@ -119,8 +101,8 @@ class EngineConfig:
 class SchedulerConfig:
     """Queue bounds and the policy."""
 
-    policy: str = "fcfs"
-    """`static`, `fcfs` or `priority`."""
+    policy: str = "headrace"
+    """`headrace` keeps the promises of classes and tenants; `fcfs`, `priority`, `static` do not."""
     max_queued_requests: int = 1024
     """Requests waiting in the scheduler, at the most; further ones get 429."""
     max_queued_tokens: int = 4_194_304
@@ -131,7 +113,7 @@ class SchedulerConfig:
     """A request that has not ended after this time is ended, ms."""
     kv_headroom_fraction: float = 0.02
     """Blocks kept free at admission so that running requests can grow, as a share of the pool."""
-    max_preemptions: int = 8
+    max_preemptions: int = 3
     """After so many preemptions a request is no longer chosen as a victim."""
     poison_crashes: int = 2
     """A request that was in flight at so many executor crashes is ended with an error."""
@@ -140,7 +122,7 @@ class SchedulerConfig:
 
     def faults(self) -> Iterator[str]:
         """Yield one line for each key that cannot be accepted."""
-        yield from one_of("scheduler.policy", self.policy, ("static", "fcfs", "priority"))
+        yield from one_of("scheduler.policy", self.policy, POLICY_NAMES)
         yield from in_range("scheduler.max_queued_requests", self.max_queued_requests, 1, 1_000_000)
         yield from in_range("scheduler.max_queued_tokens", self.max_queued_tokens, 16, 2**40)
         yield from in_range("scheduler.queue_deadline_ms", self.queue_deadline_ms, 1, 86_400_000)
@@ -149,6 +131,66 @@ class SchedulerConfig:
         yield from in_range("scheduler.max_preemptions", self.max_preemptions, 0, 1000)
         yield from in_range("scheduler.poison_crashes", self.poison_crashes, 1, 100)
         yield from in_range("scheduler.drain_timeout_ms", self.drain_timeout_ms, 0, 3_600_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyConfig:
+    """The constants of policy `headrace`; one set for all loads."""
+
+    charge: str = "time"
+    """What a flow is charged: modelled device `time`, or `tokens` (1 an input, 2 an output)."""
+    class_window_ms: int = 4000
+    """Service by which a class may be ahead of its share when its deadlines are earlier, ms."""
+    tenant_window_tokens: int = 3000
+    """The same for a tenant within its class, prompt tokens."""
+    price_epoch_s: int = 60
+    """Prices follow the cost model no more often than this, s."""
+    kv_price: float = 0.2
+    """Price of holding the whole KV pool for a step, as a share of that step."""
+    itl_margin: float = 0.2
+    """What a step's predicted time stays below the promised gap, so that noise is no miss."""
+    tile_tokens: int = 16
+    """A chunk that does not end its prompt is a multiple of this, tokens."""
+    quantum_tokens: int = 512
+    """Prompt tokens in one grant, at the most."""
+    preempt_below_fraction: float = 0.01
+    """Available KV blocks below which requests are preempted, as a share of the pool."""
+    readmit_above_fraction: float = 0.05
+    """Available KV blocks above which preempted requests come back, as a share of the pool."""
+    progress_tokens: int = 64
+    """Tokens that a request gets at least between two preemptions, or `progress_ms`."""
+    progress_ms: int = 2000
+    """Time that a request gets at least between two preemptions, or `progress_tokens`, ms."""
+    max_preempted_fraction: float = 0.05
+    """Share of preempted tokens in all computed ones; above it admission becomes stricter."""
+    shed_enter: float = 0.9
+    """Predicted wait, as a share of the promise, above which requests are shed."""
+    shed_leave: float = 0.7
+    """Predicted wait, as a share of the promise, below which shedding ends."""
+
+    def faults(self) -> Iterator[str]:
+        """Yield one line for each key that cannot be accepted."""
+        yield from one_of("policy.charge", self.charge, ("time", "tokens"))
+        yield from in_range("policy.class_window_ms", self.class_window_ms, 0, 3_600_000)
+        yield from in_range("policy.tenant_window_tokens", self.tenant_window_tokens, 0, 2**30)
+        yield from in_range("policy.price_epoch_s", self.price_epoch_s, 1, 86_400)
+        yield from in_range("policy.kv_price", self.kv_price, 0.0, 10.0)
+        yield from in_range("policy.itl_margin", self.itl_margin, 0.0, 2.0)
+        yield from in_range("policy.tile_tokens", self.tile_tokens, 1, 1024)
+        yield from in_range("policy.quantum_tokens", self.quantum_tokens, 1, 65536)
+        for name in (
+            "preempt_below_fraction", "readmit_above_fraction", "max_preempted_fraction",
+            "shed_enter", "shed_leave",
+        ):  # fmt: skip
+            yield from in_range(f"policy.{name}", getattr(self, name), 0.0, 1.0)
+        yield from in_range("policy.progress_tokens", self.progress_tokens, 0, 2**20)
+        yield from in_range("policy.progress_ms", self.progress_ms, 0, 3_600_000)
+        for low, high in (
+            ("preempt_below_fraction", "readmit_above_fraction"),
+            ("shed_leave", "shed_enter"),
+        ):
+            if getattr(self, low) > getattr(self, high):
+                yield f"policy.{low} = {getattr(self, low)} exceeds policy.{high}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,43 +330,6 @@ class SupervisionConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TenantConfig:
-    """One tenant: who it is and what it may use."""
-
-    name: str
-    """Unique; letters, digits, `-`, `_`, `.`; at most 63 bytes."""
-    key_sha256: tuple[str, ...] = ()
-    """SHA-256 (hex) of each API key."""
-    default_class: str = "standard"
-    """Class of requests that name none."""
-    classes: tuple[str, ...] = ("interactive", "standard", "batch", "administrative")
-    """Classes the tenant may use."""
-
-    def faults(self) -> Iterator[str]:
-        """Yield one line for each key that cannot be accepted."""
-        path = f"tenants[{self.name}]"
-        known = tuple(c.name.lower() for c in TrafficClass)
-        if (
-            not self.name
-            or len(self.name) > 63
-            or not self.name.replace("-", "a").replace("_", "a").replace(".", "a").isalnum()
-            or not self.name.isascii()
-        ):
-            yield f"{path}.name must be 1 to 63 letters, digits, '-', '_' or '.'"
-        for name in self.classes:
-            yield from one_of(f"{path}.classes", name, known)
-        yield from one_of(f"{path}.default_class", self.default_class, self.classes)
-        for digest in self.key_sha256:
-            yield from sha256_faults(f"{path}.key_sha256", digest)
-
-
-def sha256_faults(path: str, digest: str) -> Iterator[str]:
-    """Yield a fault unless `digest` is empty or 64 lower-case hex digits."""
-    if digest and (len(digest) != 64 or set(digest) - set("0123456789abcdef")):
-        yield f"{path} is not a SHA-256 in 64 lower-case hex digits"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HeadraceConfig:
     """Everything; `check` raises with all faults listed."""
 
@@ -332,28 +337,28 @@ class HeadraceConfig:
     """Name of this engine and of its run directory; at most 32 characters."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     admin: AdminConfig = field(default_factory=AdminConfig)
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
+    classes: ClassesConfig = field(default_factory=ClassesConfig)
     tenants: tuple[TenantConfig, ...] = ()
     """Empty = one tenant `default`, no keys; allowed on loopback addresses only."""
 
     def faults(self) -> Iterator[str]:
         """Yield one line for each key or combination that cannot be accepted."""
-        if (
-            not 1 <= len(self.name) <= 32
-            or not self.name.replace("-", "a").replace("_", "a").isalnum()
-            or not self.name.isascii()
-        ):
+        if not is_name(self.name, 32, "-_"):
             yield f"name = {self.name!r} must be 1 to 32 letters, digits, '-' or '_'"
         for part in (
             self.engine,
             self.scheduler,
+            self.policy,
             self.tokenizer,
             self.http,
             self.admin,
             self.supervision,
+            self.classes,
         ):
             yield from part.faults()
         yield from in_range("number of tenants", len(self.tenants), 0, MAX_TENANTS)

@@ -1,5 +1,5 @@
 """What each configuration key means: the docstring under its field, read from the source of
-`core.config`.
+`core.config` and `core.tenancy`.
 
 Owns: the way from a key path to its text. The file is parsed, not imported again, so the text next
 to a field is the only place where a key is described; help, `config show` and the documentation
@@ -7,13 +7,14 @@ tests all read it here.
 """
 
 import ast
+import inspect
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
-from pathlib import Path
 from typing import get_type_hints
 
 import core.config
+import core.tenancy
 from core.config import HeadraceConfig
 from core.config_file import table_type
 
@@ -43,11 +44,10 @@ def key_descriptions() -> Mapping[str, str]:
 
 
 def _field_docstrings() -> dict[str, dict[str, str]]:
-    """Return, per class of `core.config`, the string that follows each annotated field."""
-    tree = ast.parse(Path(core.config.__file__).read_text(encoding="utf-8"))
-    return {
-        node.name: _class_docstrings(node) for node in tree.body if isinstance(node, ast.ClassDef)
-    }
+    """Return, per class of both modules, the string that follows each annotated field."""
+    sources = map(inspect.getsource, (core.config, core.tenancy))
+    nodes = [node for source in sources for node in ast.parse(source).body]
+    return {node.name: _class_docstrings(node) for node in nodes if isinstance(node, ast.ClassDef)}
 
 
 def _class_docstrings(node: ast.ClassDef) -> dict[str, str]:

@@ -173,7 +173,12 @@ def _is_section(value: object) -> bool:
 def _sections(name: str, value: object) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield header and content of each TOML section that a top-level key makes."""
     if isinstance(value, dict):
-        yield f"[{name}]", value
+        plain = {key: inner for key, inner in value.items() if not isinstance(inner, dict)}
+        if plain:
+            yield f"[{name}]", plain
+        for key, inner in value.items():
+            if isinstance(inner, dict):
+                yield from _sections(f"{name}.{key}", inner)
     elif isinstance(value, list | tuple):
         for item in value:
             if isinstance(item, dict):

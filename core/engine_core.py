@@ -17,8 +17,8 @@ from core.errors import Rejection, RejectionReason
 from core.metering import Metering
 from core.policy.admission import kv_never_fits, no_replica
 from core.policy.base import Policy
-from core.policy.ordered import PolicySettings
 from core.policy.registry import make_policy
+from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
 from core.scheduler import events as ev
 from core.scheduler.deadlines import DeadlineKind
@@ -64,6 +64,7 @@ class EngineCore:
         for event in events:
             self._on_event(event, now_ns)
         self._expire(now_ns)
+        self._scheduler.policy.tend(self._scheduler, now_ns)
 
     def next_plan(self, replica: int, now_ns: int) -> StepPlan | None:
         """Plan the next step of `replica`; None if it takes no plan or has nothing to compute."""
@@ -82,7 +83,8 @@ class EngineCore:
 
     def next_timer(self) -> int | None:
         """Return when the next deadline passes, ns."""
-        return self._scheduler.deadlines.next_ns()
+        times = (self._scheduler.deadlines.next_ns(), self._scheduler.policy.next_timer_ns())
+        return min((time for time in times if time is not None), default=None)
 
     def take_outputs(self) -> dict[int, OutputBatch]:
         """Return and clear what happened since the last call, by tokenizer."""
@@ -146,6 +148,8 @@ class EngineCore:
                 self._scheduler.draining = isinstance(event, ev.Drain)
             case ev.DrainReplica(replica) | ev.UndrainReplica(replica):
                 self._replicas[replica].draining = isinstance(event, ev.DrainReplica)
+            case ev.Configure(limits):
+                self._scheduler.configure(limits)
 
     def _submit(self, request: Request, now_ns: int) -> None:
         if request.request_id in self._scheduler.requests:
@@ -237,6 +241,13 @@ def configured_policy(settings: EngineSettings) -> Policy:
         PolicySettings(
             max_num_partial_prefills=settings.max_num_partial_prefills,
             kv_headroom_fraction=settings.kv_headroom_fraction,
+            max_num_seqs=settings.max_num_seqs,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            max_model_len=settings.max_model_len,
+            max_preemptions=settings.max_preemptions,
+            block_size=settings.block_size,
+            tuning=settings.tuning,
+            limits=settings.limits,
         ),
     )
 

@@ -10,9 +10,9 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from core.config import TrafficClass
 from core.errors import Rejection
 from core.sampling_params import SamplingParams
+from core.tenancy import NUM_CLASSES, TrafficClass
 
 
 class RequestStatus(IntEnum):
@@ -108,6 +108,7 @@ class Request:
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache at the first start
     num_preemptions: int = 0
     num_crashes: int = 0
+    num_charged_tokens: int = 0  # its first so many: computed again they are not its cost
     first_start_ns: int = 0
     first_token_ns: int = 0
     rejection: Rejection | None = None
@@ -117,6 +118,11 @@ class Request:
     num_pins: int = 0  # vacated rows that plans in flight still name: the span must stay
     num_scored_tokens: int = 0  # prompt tokens whose log-probabilities were delivered
     block_digests: list[bytes] = field(default_factory=list, repr=False)  # chain of its full blocks
+
+    @property
+    def flow(self) -> int:
+        """The index of its flow: its tenant in its class."""
+        return self.tenant_index * NUM_CLASSES + self.traffic_class
 
     @property
     def num_tokens(self) -> int:

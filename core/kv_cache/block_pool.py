@@ -73,7 +73,7 @@ class BlockPool:
         self.num_free = num_blocks
         self.num_fenced = 0
         self.num_evictable = 0
-        self.held_by: defaultdict[int, int] = defaultdict(int)  # tenant index → blocks it holds
+        self.held_by: defaultdict[int, int] = defaultdict(int)  # flow → blocks it holds
         self._kinds = bytearray(num_blocks)
         self._cached = bytearray(num_blocks)
         self._references = _zeros(num_blocks)

@@ -58,7 +58,7 @@ class KVCacheManager:
     def start(self, request: Request, quote: StartQuote) -> int:
         """Give `request` the blocks of a quote just made; return the tokens found in the cache."""
         assert not request.block_ids, request.request_id
-        self.pool.acquire(quote.hits, request.tenant_index)
+        self.pool.acquire(quote.hits, request.flow)
         left = request.prompt_len + request.max_tokens - request.num_tokens
         room = min(MAX_GROWTH_ROOM, self.blocks_for(left))
         after = quote.hits[-1] if quote.hits else NO_BLOCK
@@ -67,7 +67,7 @@ class KVCacheManager:
 
     def grow(self, request: Request) -> int:
         """Append one block to a running request and return its id; one must be available."""
-        block_id = self.pool.extend(request.block_ids[-1], request.tenant_index)
+        block_id = self.pool.extend(request.block_ids[-1], request.flow)
         if block_id < 0:
             [block_id] = self._allocate(request, 1, NO_BLOCK, MAX_GROWTH_ROOM)
         request.block_ids.append(block_id)
@@ -127,7 +127,7 @@ class KVCacheManager:
         return self.prefix_cache.match(request.block_digests, limit)
 
     def _allocate(self, request: Request, count: int, after: int, room: int) -> list[int]:
-        allocation = self.pool.allocate(count, request.tenant_index, after=after, room=room)
+        allocation = self.pool.allocate(count, request.flow, after=after, room=room)
         for block_id in allocation.evicted:
             self.prefix_cache.forget(block_id)
         return allocation.block_ids

@@ -7,8 +7,8 @@ adds the data path.
 
 import msgspec
 
-from core.config import TrafficClass
 from core.sampling_params import SamplingParams
+from core.tenancy import TrafficClass
 from ipc.messages import ControlCall
 
 

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from core.config import TrafficClass
 from core.sampling_params import SamplingParams
+from core.tenancy import TrafficClass
 
 
 class ChatPrompt(msgspec.Struct, frozen=True, tag="chat"):

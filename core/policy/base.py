@@ -1,16 +1,23 @@
 """The interface between a policy and the scheduler's mechanism.
 
 A policy owns the order of the waiting requests and every choice between requests. It never touches
-blocks, rows, plans or limits: at a step boundary it is handed a `Step`, asks it to grant tokens,
-and is told what came of it. The step clips every grant to the hard limits, so a policy can be
-unfair or wasteful but not unsafe.
+blocks, rows or plans: at a step boundary it is handed a `Step`, asks it to grant tokens, and is
+told what came of it. The step clips every grant to the hard limits, so a policy can be unfair or
+wasteful but not unsafe.
 
-    scheduler                                      policy
-    a request arrives, or returns to its place →   add
-    it was started, or ended while waiting     →   remove
-    step boundary, decodes are in the plan     →   fill: grant, grant, … (preempt)
-    a running request cannot grow              →   victim
-    how many blocks must stay after a start    →   headroom_blocks
+    scheduler                                         policy
+    promises and caps are new, or have changed    →   configure
+    a request arrives: may it wait?               →   refusal
+    it waits, or returns to its place             →   add
+    it was started, or ended while waiting        →   remove
+    it has a row; it has lost it                  →   started, stopped
+    it has ended                                  →   ended
+    step boundary, decodes are in the plan        →   fill: grant, grant, … (defer, preempt, shed)
+    the step was computed                         →   measured
+    between steps                                 →   tend (shed)
+    a running request cannot grow                 →   victim
+    how many blocks must stay after a start       →   headroom_blocks
+    an operator asks why a request waits          →   why
 """
 
 from collections.abc import Sequence
@@ -22,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.errors import Rejection
+from core.policy.limits import Limits
 from core.request import Request
 
 
@@ -32,9 +40,47 @@ class Blocked(IntEnum):
     TOKENS = 1  # the step's token budget is used up
     SEQUENCES = 2  # max_num_seqs, or no free row
     PARTIAL_PREFILLS = 3  # it would be one prompt too many that is partly computed
-    MEMORY = 4  # its whole prompt does not fit beyond the headroom
+    MEMORY = 4  # its blocks do not fit
     ELSEWHERE = 5  # another replica is the better place, or the only one it fits
     DRAINING = 6  # the replica starts nothing
+    ITL = 7  # more tokens would break the promised gap of a decode in the step
+    WINDOW = 8  # its flow is ahead of its share
+    CLAIM = 9  # blocks are kept for a request before it that does not fit yet
+    RESERVE = 10  # what is left is reserved for another class
+    CLASS_CAP = 11  # its class has all that it may use
+    CONCURRENCY = 12  # its tenant has as many running as it may
+    RATE = 13  # its tenant's token budget is overdrawn
+    KV_QUOTA = 14  # its tenant holds all the blocks it may
+    HEADROOM = 15  # it would fit, but those that run could not grow
+    PAUSED = 16  # an operator has paused its tenant or class
+    INCOMPATIBLE = 17  # the replica may not serve it: tenant, adapter, cache format
+    DEADLINE_ORDER = 18  # others of its flow are due sooner
+
+
+class Relief(IntEnum):
+    """How a preempted request comes back."""
+
+    RECOMPUTE = 0
+    SWAP = 1  # its private blocks wait in host memory
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """Who gives memory back, and how."""
+
+    request: Request
+    relief: Relief = Relief.RECOMPUTE
+    num_blocks: int = 0  # from its tail, it keeps row and rest; 0 = all, it waits
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why a request waits: the constraint that held it back last, and the two numbers compared."""
+
+    blocked: Blocked
+    measured: float = 0.0
+    threshold: float = 0.0
+    place: int = 0  # requests of its flow before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +96,7 @@ class DecodeBatch:
     """The decodes in a step, a column entry each; a promise of 0 is none."""
 
     tenant_index: npt.NDArray[np.int32]
+    traffic_class: npt.NDArray[np.int32]
     context_tokens: npt.NDArray[np.int32]  # in the KV cache before the step
     num_output_tokens: npt.NDArray[np.int32]  # delivered so far
     ttft_deadline_ns: npt.NDArray[np.int64]
@@ -63,10 +110,22 @@ class ReplicaLoad:
     num_blocks: int
     num_available_blocks: int  # free + evictable
     num_running: int
+    replica: int = 0
+    num_fenced_blocks: int = 0  # come free when plans in flight are acknowledged
 
 
 class Step(Protocol):
     """A step of one replica in the making: the policy's view and its verbs."""
+
+    @property
+    def replica(self) -> int:
+        """Whose step it is."""
+        ...
+
+    @property
+    def number(self) -> int:
+        """The number of the step, if it becomes one; `measured` names it."""
+        ...
 
     @property
     def now_ns(self) -> int:
@@ -116,8 +175,20 @@ class Step(Protocol):
         """Compute up to `max_tokens` more prompt tokens of `request`; start it if it waits."""
         ...
 
-    def preempt(self, request: Request) -> None:
-        """Take back the memory of a running request; it returns to its place in the queue."""
+    def defer(self, decodes: npt.NDArray[np.bool_]) -> None:
+        """Leave some decodes out of this step, bool[n] as in `decodes()`; they keep blocks."""
+        ...
+
+    def load(self) -> ReplicaLoad:
+        """Return the replica's numbers as they are now."""
+        ...
+
+    def preempt(
+        self, request: Request, relief: Relief = Relief.RECOMPUTE, num_blocks: int = 0
+    ) -> None:
+        """Take back memory of a running request: all, and it returns to its place in the queue; or
+        the last `num_blocks`, and it computes them again when they fit.
+        """
         ...
 
     def shed(self, request: Request, rejection: Rejection) -> None:
@@ -129,8 +200,24 @@ class Step(Protocol):
         ...
 
 
+class WaitingRoom(Protocol):
+    """What a policy may do between steps."""
+
+    def shed(self, request: Request, rejection: Rejection, now_ns: int) -> None:
+        """Refuse a waiting `request` that cannot be served as promised."""
+        ...
+
+
 class Policy(Protocol):
-    """Every choice between requests."""
+    """Every choice between requests. Methods with a body may be left as they are."""
+
+    def configure(self, limits: Limits) -> None:
+        """Take over the promises and caps from now on."""
+        return None
+
+    def refusal(self, request: Request, now_ns: int) -> Rejection | None:
+        """Return why a new `request` may not wait; None: it may, and `add` follows."""
+        return None
 
     def place(self, request: Request) -> tuple[int, ...]:
         """Return where `request` stands in a total order that never changes, for equal need."""
@@ -144,11 +231,37 @@ class Policy(Protocol):
         """Forget a waiting `request`: it was started, or it ended."""
         ...
 
+    def started(self, request: Request) -> None:
+        """Take in that `request` has a row and blocks of `request.replica`."""
+        return None
+
+    def stopped(self, request: Request) -> None:
+        """Take in that `request` has lost its row: preempted, ended, or its executor died."""
+        return None
+
+    def ended(self, request: Request, now_ns: int) -> None:
+        """Take in the end of a request that `refusal` had let in; its status says which."""
+        return None
+
     def fill(self, step: Step) -> None:
         """Hand out what the decodes leave of `step`."""
         ...
 
-    def victim(self, candidates: Sequence[Request], beneficiary: Request) -> Request | None:
+    def measured(self, replica: int, step: int, duration_ns: int) -> None:
+        """Take in how long a step took."""
+        return None
+
+    def tend(self, room: WaitingRoom, now_ns: int) -> None:
+        """Do what needs no step; called whenever events were taken in."""
+        return None
+
+    def next_timer_ns(self) -> int | None:
+        """Return when `tend` is wanted at the latest; None = with the next event."""
+        return None
+
+    def victim(
+        self, candidates: Sequence[Request], beneficiary: Request, load: ReplicaLoad
+    ) -> Preemption | None:
         """Return who gives memory back so that the running `beneficiary` can grow, itself included.
 
         None: nobody; it waits for memory. Victims must be lower in a total order, so that no two
@@ -159,6 +272,10 @@ class Policy(Protocol):
     def headroom_blocks(self, request: Request, load: ReplicaLoad) -> int:
         """Return how many blocks must stay available when `request` starts."""
         ...
+
+    def why(self, request: Request) -> Wait | None:
+        """Return why a waiting `request` was not started so far, None if nobody knows."""
+        return None
 
     def check_integrity(self) -> None:
         """Assert that the waiting order is whole."""

@@ -5,24 +5,16 @@ knows: what the place is made of; `fcfs`, `priority` and `static` say that.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil
 
-from core.policy.base import Blocked, ReplicaLoad, Step
+from core.policy.base import Blocked, Policy, Preemption, ReplicaLoad, Step
 from core.policy.place_queue import Place, PlaceQueue
+from core.policy.settings import PolicySettings
 from core.policy.window import PrefillWindow
 from core.request import Request
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicySettings:
-    """What the policies of this package are told."""
-
-    max_num_partial_prefills: int
-    kv_headroom_fraction: float
-
-
-class OrderedPolicy:
+class OrderedPolicy(Policy):
     """Half of a step's prompt tokens go to the first prompt, the rest to the shortest of a window.
 
     A long prompt thus keeps at least half of the speed it would have alone, and short ones behind
@@ -65,9 +57,12 @@ class OrderedPolicy:
         """Free memory for a waiting `request` that does not fit; True = it may be tried again."""
         return False
 
-    def victim(self, candidates: Sequence[Request], beneficiary: Request) -> Request | None:
+    def victim(
+        self, candidates: Sequence[Request], beneficiary: Request, load: ReplicaLoad
+    ) -> Preemption | None:
         """Return the last of `candidates` in the order."""
-        return max(candidates, key=self.place, default=None)
+        last = max(candidates, key=self.place, default=None)
+        return None if last is None else Preemption(last)
 
     def headroom_blocks(self, request: Request, load: ReplicaLoad) -> int:
         """Return the configured share of the pool; a replica that runs nothing needs none."""

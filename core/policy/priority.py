@@ -1,10 +1,10 @@
 """Strict priority: class, then the client's priority, then arrival."""
 
-from core.config import TrafficClass
 from core.policy.base import Step
 from core.policy.ordered import OrderedPolicy
 from core.policy.place_queue import Place
 from core.request import Request
+from core.tenancy import TrafficClass
 
 CLASS_RANKS: dict[TrafficClass, int] = {
     TrafficClass.ADMINISTRATIVE: 0,

@@ -1,13 +1,21 @@
 """The policies by the names the configuration uses."""
 
+from collections.abc import Callable
+
 from core.policy.base import Policy
 from core.policy.fcfs import FcfsPolicy
-from core.policy.ordered import PolicySettings
+from core.policy.headrace import HeadracePolicy
 from core.policy.priority import PriorityPolicy
+from core.policy.settings import PolicySettings
 from core.policy.static import StaticPolicy
 
 
 def make_policy(name: str, settings: PolicySettings) -> Policy:
     """Return a new policy called `name`; raises KeyError for another name."""
-    policies = {"fcfs": FcfsPolicy, "priority": PriorityPolicy, "static": StaticPolicy}
+    policies: dict[str, Callable[[PolicySettings], Policy]] = {
+        "headrace": HeadracePolicy,
+        "fcfs": FcfsPolicy,
+        "priority": PriorityPolicy,
+        "static": StaticPolicy,
+    }
     return policies[name](settings)

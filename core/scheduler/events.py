@@ -6,6 +6,7 @@ for each.
 
 from dataclasses import dataclass
 
+from core.policy.limits import Limits
 from core.request import Request
 
 
@@ -105,6 +106,13 @@ class UndrainReplica:
     replica: int
 
 
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """The promises and caps of classes and tenants have changed."""
+
+    limits: Limits
+
+
 Event = (
     Submit
     | Abort
@@ -118,4 +126,5 @@ Event = (
     | Undrain
     | DrainReplica
     | UndrainReplica
+    | Configure
 )

@@ -17,6 +17,7 @@ from enum import IntEnum
 import numpy as np
 
 from core.kv_cache.manager import KVCacheManager, StartQuote
+from core.policy.base import ReplicaLoad
 from core.request import Request
 from core.scheduler.plan import RecordArray, StepPlan
 from core.scheduler.rows import RowWriter
@@ -87,6 +88,17 @@ class Replica:
     def has_free_row(self) -> bool:
         """Whether one more request may run."""
         return bool(self._free_rows) and self.table.num_active < self._settings.max_num_seqs
+
+    def load(self) -> ReplicaLoad:
+        """Return the numbers that policies decide by."""
+        pool = self.kv.pool
+        return ReplicaLoad(
+            num_blocks=pool.num_blocks,
+            num_available_blocks=pool.num_available,
+            num_running=self.table.num_active,
+            replica=self.index,
+            num_fenced_blocks=pool.num_fenced,
+        )
 
     def come_up(self, epoch: int, num_blocks: int) -> None:
         """Attach a new executor with an empty pool."""

@@ -42,6 +42,7 @@ class RunningTable:
         self.request_id = np.zeros(num_rows, np.uint64)
         self.tokenizer = np.zeros(num_rows, np.int32)
         self.tenant_index = np.zeros(num_rows, np.int32)
+        self.traffic_class = np.zeros(num_rows, np.int32)
         self.prompt_len = np.zeros(num_rows, np.int32)
         self.prefill_end = np.zeros(num_rows, np.int32)
         self.max_length = np.zeros(num_rows, np.int32)  # prompt_len + max_tokens
@@ -70,6 +71,7 @@ class RunningTable:
         self.request_id[row] = request.request_id
         self.tokenizer[row] = request.tokenizer
         self.tenant_index[row] = request.tenant_index
+        self.traffic_class[row] = request.traffic_class
         self.prompt_len[row] = request.prompt_len
         self.prefill_end[row] = request.num_tokens
         self.max_length[row] = request.prompt_len + request.max_tokens

@@ -10,11 +10,13 @@ them, each as one method that keeps all of these consistent. Never knows: how a 
 
 from dataclasses import dataclass
 
+from core.clock import NS_PER_MS
 from core.errors import Rejection, RejectionReason
 from core.kv_cache.manager import StartQuote
 from core.metering import Metering
 from core.policy.admission import AdmissionLimits, AdmissionState, refusal
-from core.policy.base import Blocked, Policy, ReplicaLoad
+from core.policy.base import Blocked, Policy
+from core.policy.limits import Limits
 from core.request import Request, RequestStatus
 from core.scheduler.deadlines import DeadlineHeap, DeadlineKind
 from core.scheduler.outputs import NOBODY, Outputs
@@ -53,6 +55,7 @@ class Scheduler:
         self.outputs = Outputs()
         self.requests: dict[int, Request] = {}  # all that are not released yet
         self.draining = False
+        self.limits = settings.limits
         self._cancelled: dict[Request, Cancellation] = {}
         self._num_arrivals = 0
         self._limits = AdmissionLimits(
@@ -60,6 +63,11 @@ class Scheduler:
             max_queued_requests=settings.max_queued_requests,
             max_queued_tokens=settings.max_queued_tokens,
         )
+
+    def configure(self, limits: Limits) -> None:
+        """Let changed promises and caps rule from now on; requests keep what they were promised."""
+        self.limits = limits
+        self.policy.configure(limits)
 
     def accept_or_reject(self, request: Request, now_ns: int) -> None:
         """Let a new request wait, or answer why it may not."""
@@ -69,6 +77,9 @@ class Scheduler:
         request.tenant_index = self.metering.tenant_index(request.tenant)
         self.metering.tenants.requests[request.tenant_index] += 1
         rejection = refusal(request, self._limits, self._admission_state(request, now_ns))
+        if rejection is None and request.num_output_tokens == 0:
+            self.promise(request)
+            rejection = self.policy.refusal(request, now_ns)
         if rejection is None:
             self._accept(request)
         else:
@@ -105,21 +116,25 @@ class Scheduler:
 
     def headroom(self, request: Request, replica: Replica) -> int:
         """Return the blocks that must stay available on `replica` when `request` starts there."""
-        pool = replica.kv.pool
-        load = ReplicaLoad(pool.num_blocks, pool.num_available, replica.table.num_active)
-        return self.policy.headroom_blocks(request, load)
+        return self.policy.headroom_blocks(request, replica.load())
 
     def start(self, request: Request, replica: Replica, quote: StartQuote, now_ns: int) -> None:
         """Move a waiting request into a row of `replica`."""
         self.waiting.remove(request, now_ns)
         request.move_to(RequestStatus.RUNNING)
         num_cached_tokens = replica.occupy(request, quote)
+        self.policy.started(request)
         self.metering.tenants.num_running[request.tenant_index] += 1
         if request.first_start_ns == 0:
             self._first_start(request, num_cached_tokens, now_ns)
         else:
             num_lost = request.num_computed_tokens - num_cached_tokens
             self.metering.count_recomputed(request.tenant_index, max(0, num_lost))
+
+    def shed(self, request: Request, rejection: Rejection, now_ns: int) -> None:
+        """Refuse a waiting `request` that cannot be served as promised."""
+        assert request in self.waiting, request.request_id
+        self.finish(request, RequestStatus.FINISHED_SHED, now_ns, rejection=rejection)
 
     def preempt(self, request: Request) -> None:
         """Take row and memory from a running request; it returns to its place in the queue."""
@@ -177,6 +192,7 @@ class Scheduler:
         running = replica.table.running()
         for request in running:
             replica.evict(request)
+            self.policy.stopped(request)
             self.metering.tenants.num_running[request.tenant_index] -= 1
         self.unpin(replica.go_down(state), now_ns)
         for request in running:
@@ -245,6 +261,13 @@ class Scheduler:
             retry_after_ms=self.waiting.retry_after_ms(request, now_ns),
         )
 
+    def promise(self, request: Request) -> None:
+        """Give a new request what its class promises, unless it brought promises of its own."""
+        promised = self.limits.of(request.traffic_class)
+        if not request.ttft_deadline_ns and promised.ttft_ms:
+            request.ttft_deadline_ns = request.arrival_ns + promised.ttft_ms * NS_PER_MS
+        request.itl_cap_ns = request.itl_cap_ns or promised.itl_ms * NS_PER_MS
+
     def _accept(self, request: Request) -> None:
         self.requests[request.request_id] = request
         num_full_blocks = request.prompt_len // self.settings.block_size
@@ -258,7 +281,8 @@ class Scheduler:
 
     def _set_deadlines(self, request: Request) -> None:
         settings = self.settings
-        start_ns = request.arrival_ns + settings.queue_deadline_ns
+        class_ms = self.limits.of(request.traffic_class).queue_deadline_ms
+        start_ns = request.arrival_ns + (class_ms * NS_PER_MS or settings.queue_deadline_ns)
         end_ns = request.arrival_ns + settings.request_timeout_ns
         request.queue_deadline_ns = min(request.queue_deadline_ns or start_ns, start_ns)
         request.end_deadline_ns = min(request.end_deadline_ns or end_ns, end_ns)
@@ -286,6 +310,8 @@ class Scheduler:
 
     def _end(self, request: Request, status: RequestStatus, now_ns: int) -> None:
         request.move_to(status)
+        if request.request_id in self.requests:
+            self.policy.ended(request, now_ns)
         self._report_end(request, now_ns)
         if not request.num_pins:
             self._release(request, now_ns)
@@ -293,6 +319,7 @@ class Scheduler:
     def _leave_row(self, request: Request) -> None:
         self.metering.tenants.num_running[request.tenant_index] -= 1
         request.num_pins += self.replicas[request.replica].vacate(request)
+        self.policy.stopped(request)
 
     def _note_cancellation(self, request: Request, closed_ns: int) -> None:
         replica = max(request.replica, 0)

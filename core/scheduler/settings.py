@@ -3,10 +3,11 @@
 Never knows: files, processes, the model beyond its end-of-text ids.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from core.clock import NS_PER_MS
-from core.config import EngineConfig, SchedulerConfig
+from core.config import EngineConfig, PolicyConfig, SchedulerConfig
+from core.policy.limits import Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,9 @@ class EngineSettings:
     kv_headroom_fraction: float
     max_preemptions: int
     poison_crashes: int
+    swap_memory_bytes: int = 0
+    tuning: PolicyConfig = field(default_factory=PolicyConfig)
+    limits: Limits = field(default_factory=Limits)
     eos_token_ids: tuple[int, ...] = ()
     digest_secret: bytes = b""
     """Key of the block digests, the same for all processes of this boot."""
@@ -55,6 +59,8 @@ class EngineSettings:
         cls,
         engine: EngineConfig,
         scheduler: SchedulerConfig,
+        tuning: PolicyConfig,
+        limits: Limits,
         *,
         max_model_len: int,
         eos_token_ids: tuple[int, ...],
@@ -77,6 +83,9 @@ class EngineSettings:
             kv_headroom_fraction=scheduler.kv_headroom_fraction,
             max_preemptions=scheduler.max_preemptions,
             poison_crashes=scheduler.poison_crashes,
+            swap_memory_bytes=engine.swap_memory_bytes,
+            tuning=tuning,
+            limits=limits,
             eos_token_ids=eos_token_ids,
             digest_secret=digest_secret,
         )

@@ -9,6 +9,7 @@ from core.kv_cache.block_pool import BlockPoolStatistics
 from core.request import Request, RequestStatus
 from core.scheduler.replica import Replica, ReplicaState
 from core.scheduler.scheduler import Scheduler
+from core.tenancy import NUM_CLASSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,11 @@ def tenant_statistics(scheduler: Scheduler) -> list[TenantStatistics]:
     pools = [replica.kv.pool for replica in scheduler.replicas]
     return [
         TenantStatistics(
-            held_blocks=sum(pool.held_by.get(index, 0) for pool in pools),
+            held_blocks=sum(
+                pool.held_by.get(flow, 0)
+                for pool in pools
+                for flow in range(index * NUM_CLASSES, (index + 1) * NUM_CLASSES)
+            ),
             oldest_arrival_ns=scheduler.waiting.oldest_arrival_of_tenant_ns(index),
         )
         for index in range(len(scheduler.metering.tenant_names))

@@ -9,10 +9,11 @@ only then is a victim preempted; in such a step nothing new starts.
 """
 
 import numpy as np
+import numpy.typing as npt
 
 from core.errors import Rejection
 from core.kv_cache.manager import StartQuote
-from core.policy.base import Blocked, DecodeBatch, Grant
+from core.policy.base import Blocked, DecodeBatch, Grant, Relief, ReplicaLoad
 from core.request import Request, RequestStatus
 from core.sampling_params import NO_LOGPROBS
 from core.scheduler.plan import PLAN_ROW, PlanFlag, RecordArray, StepPlan
@@ -42,6 +43,16 @@ class StepBuilder:
         self._decode_rows: Rows = np.empty(0, np.int64)
         self._prefill_tokens: dict[Request, int] = {}
         self._partial: set[Request] = set()
+
+    @property
+    def replica(self) -> int:
+        """Whose step it is."""
+        return self._replica.index
+
+    @property
+    def number(self) -> int:
+        """The number of the step, if it becomes one."""
+        return self._replica.step + 1
 
     @property
     def num_running(self) -> int:
@@ -77,11 +88,21 @@ class StepBuilder:
         table, rows = self._table, self._decode_rows
         return DecodeBatch(
             tenant_index=table.tenant_index[rows],
+            traffic_class=table.traffic_class[rows],
             context_tokens=table.num_scheduled[rows],
             num_output_tokens=table.num_tokens[rows] - table.prompt_len[rows],
             ttft_deadline_ns=table.ttft_deadline_ns[rows],
             itl_cap_ns=table.itl_cap_ns[rows],
         )
+
+    def defer(self, decodes: npt.NDArray[np.bool_]) -> None:
+        """Leave some decodes out of this step; they keep their blocks."""
+        self.tokens_left += int(decodes.sum())
+        self._decode_rows = self._decode_rows[~decodes]
+
+    def load(self) -> ReplicaLoad:
+        """Return the replica's numbers as they are now."""
+        return self._replica.load()
 
     def running(self) -> list[Request]:
         """Return the running requests that may be preempted."""
@@ -120,7 +141,9 @@ class StepBuilder:
             self._scheduler.start(request, self._replica, quote, self.now_ns)
         return self._grant_running(request, max_tokens)
 
-    def preempt(self, request: Request) -> None:
+    def preempt(
+        self, request: Request, relief: Relief = Relief.RECOMPUTE, num_blocks: int = 0
+    ) -> None:
         """Take back the memory of a running request and what this step holds for it."""
         in_step = self._decode_rows == request.row
         if in_step.any():
@@ -132,10 +155,7 @@ class StepBuilder:
 
     def shed(self, request: Request, rejection: Rejection) -> None:
         """Refuse a waiting `request`."""
-        assert request.status is not RequestStatus.RUNNING, request.request_id
-        self._scheduler.finish(
-            request, RequestStatus.FINISHED_SHED, self.now_ns, rejection=rejection
-        )
+        self._scheduler.shed(request, rejection, self.now_ns)
 
     def missing_blocks(self, request: Request) -> int:
         """Return how many blocks must be freed, besides fenced ones, before `request` fits."""
@@ -187,11 +207,11 @@ class StepBuilder:
                     num_awaited += 1
                     waiting.append(request.row)
                     break
-                victim = self._scheduler.policy.victim(self.running(), request)
+                victim = self._scheduler.policy.victim(self.running(), request, self.load())
                 if victim is None:
                     waiting.append(request.row)
                     break
-                self.preempt(victim)
+                self.preempt(victim.request, victim.relief, victim.num_blocks)
         return waiting
 
     def _may_start(self, request: Request) -> tuple[Blocked, StartQuote | None]:

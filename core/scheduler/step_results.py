@@ -39,7 +39,9 @@ def apply_result(scheduler: Scheduler, replica: Replica, result: StepResult, now
     plan = replica.in_flight.popleft()
     replica.last_result_ns = now_ns
     scheduler.metering.steps += 1
-    scheduler.metering.step_time.observe_ns(result.finished_ns - result.started_ns)
+    duration_ns = result.finished_ns - result.started_ns
+    scheduler.metering.step_time.observe_ns(duration_ns)
+    scheduler.policy.measured(replica.index, result.step, duration_ns)
     _AppliedStep(scheduler, replica, plan, result, now_ns).run()
     scheduler.unpin(replica.acknowledge(plan), now_ns)
     return True

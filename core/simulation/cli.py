@@ -20,6 +20,7 @@ from rich.progress import TimeRemainingColumn as Remaining
 
 from core.config import HeadraceConfig
 from core.config_file import apply_override, config_from_table, read_toml
+from core.policy.limits import Limits
 from core.scheduler.settings import EngineSettings
 from core.simulation import options
 from core.simulation.hardware import HARDWARE
@@ -160,6 +161,8 @@ def make_settings(
     engine = EngineSettings.from_config(
         config.engine,
         config.scheduler,
+        config.policy,
+        Limits(config.classes, {tenant.name: tenant for tenant in config.tenants}),
         max_model_len=config.engine.max_model_len,
         eos_token_ids=(END_OF_TEXT,),
         digest_secret=b"",

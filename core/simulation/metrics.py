@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from core.clock import NS_PER_S
-from core.config import TrafficClass
 from core.errors import RejectionReason
 from core.request import RequestStatus
 from core.simulation.history import History, Ints
+from core.tenancy import TrafficClass
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]

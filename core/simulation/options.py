@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 
-from core.config import TrafficClass
 from core.errors import ConfigError
 from core.simulation.traces import Trace
 from core.simulation.workload import (
@@ -17,6 +16,7 @@ from core.simulation.workload import (
     with_one_tenant,
     with_zipf_tenants,
 )
+from core.tenancy import TrafficClass
 
 MAX_TENANTS = 1000
 CLASS_SEED, TENANT_SEED = 101, 102  # added to the seed, so that both draws differ

@@ -11,17 +11,18 @@ from dataclasses import dataclass, replace
 
 from core.errors import ConfigError
 from core.policy.base import Policy
+from core.policy.baselines.dlpm import DlpmPolicy
+from core.policy.baselines.edf import EdfPolicy, StrictGapEdfPolicy
+from core.policy.baselines.qoserve import QoServePolicy
+from core.policy.baselines.srpf import SrpfPolicy
+from core.policy.baselines.urgency_density import UrgencyDensityPolicy
+from core.policy.baselines.vtc import VtcPolicy
 from core.policy.cost_model import CostModel
-from core.policy.dlpm import DlpmPolicy
-from core.policy.edf import EdfPolicy, StrictGapEdfPolicy
 from core.policy.fcfs import FcfsPolicy
-from core.policy.ordered import PolicySettings
+from core.policy.headrace import HeadracePolicy
 from core.policy.priority import PriorityPolicy
-from core.policy.qoserve import QoServePolicy
-from core.policy.srpf import SrpfPolicy
+from core.policy.settings import PolicySettings
 from core.policy.static import StaticPolicy
-from core.policy.urgency_density import UrgencyDensityPolicy
-from core.policy.vtc import VtcPolicy
 from core.simulation.run import SimulationSettings
 
 Make = Callable[[PolicySettings, CostModel, float], Policy]
@@ -52,6 +53,12 @@ def chunked(summary: str, kind: Callable[[PolicySettings], Policy]) -> Baseline:
 
 
 BASELINES: dict[str, Baseline] = {
+    "headrace": Baseline(
+        "earliest deadline first inside a fairness window, promised gaps, shedding",
+        lambda settings, model, _margin: HeadracePolicy(settings, model),
+        max_num_batched_tokens=4096,
+        max_num_partial_prefills=MANY,
+    ),
     "static": plain("a batch ends before the next begins", StaticPolicy),
     "fcfs": plain("first come, first served, short prompts beside long ones", FcfsPolicy),
     "sarathi": Baseline(
@@ -112,6 +119,13 @@ def prepare(
     policy_settings = PolicySettings(
         max_num_partial_prefills=engine.max_num_partial_prefills,
         kv_headroom_fraction=engine.kv_headroom_fraction,
+        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        max_model_len=engine.max_model_len,
+        max_preemptions=engine.max_preemptions,
+        block_size=engine.block_size,
+        tuning=engine.tuning,
+        limits=engine.limits,
     )
     policy = baseline.make(policy_settings, simulation.hardware, margin)
     return replace(simulation, engine=engine), policy

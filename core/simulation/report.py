@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from core.clock import NS_PER_S
-from core.config import TrafficClass
 from core.simulation import metrics
 from core.simulation.plots import Floats, Series, area_chart, bar_chart, line_chart
 from core.simulation.study import Outcome
 from core.simulation.tables import Table, class_table, overview_table
+from core.tenancy import TrafficClass
 
 MAX_SHARES = 7  # tenants shown by name in the chart of shares; the others together
 NUM_WINDOWS = 120

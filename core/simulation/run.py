@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.config import TrafficClass
 from core.engine_core import EngineCore
 from core.metering import Buckets, Metering
 from core.policy.base import Policy
@@ -26,6 +25,7 @@ from core.simulation.history import History, Ints, Recorder
 from core.simulation.noise import NO_NOISE, Noise, NoiseSettings
 from core.simulation.virtual_clock import VirtualClock
 from core.simulation.workload import START_NS, Workload
+from core.tenancy import TrafficClass
 
 BUCKETS = Buckets((1.0,), (0.1,), (0.1,))
 END_OF_TEXT = 1

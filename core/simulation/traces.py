@@ -27,8 +27,8 @@ from typing import TextIO
 import numpy as np
 import numpy.typing as npt
 
-from core.config import TrafficClass
 from core.errors import HeadraceError
+from core.tenancy import TrafficClass
 
 REQUIRED = ("arrival_s", "prompt_tokens", "output_tokens")
 OPTIONAL = ("tenant", "session", "class", "prefix_hit_tokens", "hash_ids_512")

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from core.clock import NS_PER_S
-from core.config import TrafficClass
 from core.simulation.traces import HASHED_BLOCK_TOKENS, Trace
+from core.tenancy import TrafficClass
 
 START_NS = 1_000_000_000  # of the simulated time; 0 means "never" in stamps
 HASH_BYTES = 12  # of a digest's 16; the rest counts the blocks within a hashed one

@@ -12,7 +12,7 @@ import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from core.config import DEFAULT_TENANT, TrafficClass
+from core.tenancy import DEFAULT_TENANT, TrafficClass
 from frontends.http.errors import bad_request, invalid_api_key, permission_denied
 from ipc.directory import DirectorySnapshot, DirectoryTenant
 

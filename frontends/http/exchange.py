@@ -11,8 +11,8 @@ from typing import Protocol
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from core.config import TrafficClass
 from core.errors import RejectionReason
+from core.tenancy import TrafficClass
 from frontends.http.auth import Tenant
 from frontends.http.errors import ApiError, Header
 from frontends.http.telemetry import Telemetry

@@ -23,7 +23,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from core.config import TrafficClass
 from core.scheduler.settings import EngineSettings
 from core.simulation import metrics
 from core.simulation.hardware import HARDWARE
@@ -32,6 +31,7 @@ from core.simulation.run import END_OF_TEXT, SimulationSettings
 from core.simulation.study import Case, Outcome, run_case
 from core.simulation.traces import Trace, TraceError, read_trace
 from core.simulation.workload import Promise, Workload, resampled, with_class_mix
+from core.tenancy import TrafficClass
 from scripts.bench import _report as report
 from scripts.bench._capacity import capacity
 from scripts.bench._report import Bar

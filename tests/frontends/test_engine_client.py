@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from core.clock import NS_PER_S
-from core.config import TrafficClass
 from core.errors import RejectionReason
 from core.messages.http import Chunk, Chunks, Failed, Queued, Started, ToHttp
 from core.messages.tokenizer import Cancel, Generate, TextPrompt, ToTokenizer
 from core.sampling_params import SamplingParams
+from core.tenancy import TrafficClass
 from frontends.engine_client import (
     OVERDUE_GRACE_NS,
     QUEUE_CAPACITY,

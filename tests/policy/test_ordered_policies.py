@@ -2,12 +2,23 @@
 
 from dataclasses import dataclass, field
 
-from core.config import TrafficClass
+import numpy as np
+import numpy.typing as npt
+
 from core.errors import Rejection
-from core.policy.base import Blocked, DecodeBatch, Grant, Policy, ReplicaLoad
-from core.policy.ordered import PolicySettings
+from core.policy.base import (
+    Blocked,
+    DecodeBatch,
+    Grant,
+    Policy,
+    Preemption,
+    Relief,
+    ReplicaLoad,
+)
 from core.policy.registry import make_policy
+from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
+from core.tenancy import TrafficClass
 from tests.support.scheduling import make_request
 
 
@@ -22,6 +33,8 @@ class FakeStep:
     blocked: dict[Request, Blocked] = field(default_factory=dict)
     missing: int = 0
     now_ns: int = 1
+    replica: int = 0
+    number: int = 1
     grants: list[tuple[int, int]] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
     left: dict[Request, int] = field(default_factory=dict)
@@ -39,6 +52,12 @@ class FakeStep:
 
     def decodes(self) -> DecodeBatch:
         raise NotImplementedError("none of these policies looks at the decodes")
+
+    def defer(self, decodes: npt.NDArray[np.bool_]) -> None:
+        raise NotImplementedError("none of these policies defers")
+
+    def load(self) -> ReplicaLoad:
+        return ReplicaLoad(100, 100, self.num_running)
 
     def running(self) -> list[Request]:
         return self.under_way + self.decoding
@@ -68,7 +87,9 @@ class FakeStep:
         self.grants.append((request.request_id, num_tokens))
         return Grant(num_tokens)
 
-    def preempt(self, request: Request) -> None:
+    def preempt(
+        self, request: Request, relief: Relief = Relief.RECOMPUTE, num_blocks: int = 0
+    ) -> None:
         self.preempted.append(request)
         self.missing -= len(request.block_ids)
         self.blocked.clear()
@@ -163,9 +184,10 @@ def test_the_last_arrival_is_the_victim() -> None:
     """Memory is taken from the latest request, even if that is the one in need."""
     policy = make("fcfs")
     requests = [make_request(i, arrival_ns=i) for i in range(3)]
-    assert policy.victim(requests, requests[0]) is requests[2]
-    assert policy.victim(requests, requests[2]) is requests[2]
-    assert policy.victim([], requests[0]) is None
+    load = ReplicaLoad(10, 0, 3)
+    assert policy.victim(requests, requests[0], load) == Preemption(requests[2])
+    assert policy.victim(requests, requests[2], load) == Preemption(requests[2])
+    assert policy.victim([], requests[0], load) is None
 
 
 def test_headroom_is_waived_when_nothing_runs() -> None:

@@ -18,8 +18,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from core.config import TrafficClass
 from core.sampling_params import SamplingParams
+from core.tenancy import TrafficClass
 from tests.support.engine_history import (
     NUM_TOKENIZERS,
     TENANTS,

@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from core.config import TrafficClass
 from core.errors import RejectionReason
 from core.messages.http import Failed, Queued, Started
 from core.messages.scheduler import Submit
@@ -17,6 +16,7 @@ from core.runtime.scheduler.loop import LOOK_NS
 from core.sampling_params import SamplingParams
 from core.scheduler.frames import plan_parts
 from core.scheduler.plan import PLAN_ROW, StepPlan
+from core.tenancy import TrafficClass
 from ipc.board import BoardReader
 from ipc.heartbeat import HeartbeatState
 from ipc.loopback import LoopbackDealer

@@ -4,10 +4,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from core.config import TrafficClass
 from core.messages.scheduler import Submit
 from core.runtime.scheduler.submissions import SubmitError, request_of
 from core.sampling_params import SamplingParams
+from core.tenancy import TrafficClass
 
 ARENA = np.arange(1024, dtype=np.int32)
 GOOD = Submit(

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from core.config import EngineConfig, SchedulerConfig
+from core.config import EngineConfig, PolicyConfig, SchedulerConfig
+from core.policy.limits import Limits
 from core.request import RequestStatus
 from core.sampling_params import SamplingParams
 from core.scheduler.deadlines import MIN_SWEEP_SIZE, DeadlineHeap, DeadlineKind
@@ -175,6 +176,8 @@ def test_settings_follow_the_configuration() -> None:
     settings = EngineSettings.from_config(
         EngineConfig(max_num_seqs=32, pipeline_depth=2),
         SchedulerConfig(queue_deadline_ms=1500),
+        PolicyConfig(),
+        Limits(),
         max_model_len=100,
         eos_token_ids=(2,),
         digest_secret=b"x",

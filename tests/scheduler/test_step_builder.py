@@ -6,7 +6,7 @@ from core.kv_cache.manager import StartQuote
 from core.metering import Metering
 from core.policy.base import Blocked, Grant
 from core.policy.fcfs import FcfsPolicy
-from core.policy.ordered import PolicySettings
+from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
 from core.scheduler.plan import row_dtype
 from core.scheduler.replica import Replica

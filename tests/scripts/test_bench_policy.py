@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.config import TrafficClass
 from core.simulation.traces import parse_trace
 from core.simulation.workload import resampled
+from core.tenancy import TrafficClass
 from scripts.bench._capacity import capacity
 from scripts.bench._policy import Point, Runs, tiered
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from core.config import TrafficClass
 from core.errors import ConfigError, RejectionReason
 from core.request import RequestStatus
 from core.simulation.history import History
@@ -13,6 +12,7 @@ from core.simulation.metrics import Floats, jain_index, request_times, service
 from core.simulation.policies import find_policy, prepare
 from core.simulation.run import Simulation, SimulationSettings
 from core.simulation.workload import START_NS, Promise, Workload
+from core.tenancy import TrafficClass
 from tests.support.workloads import NS_PER_MS, make_workload, simulated_settings
 
 FAST, SLOW = TrafficClass.INTERACTIVE, TrafficClass.BATCH
@@ -88,7 +88,7 @@ def test_the_budget_in_a_name_counts() -> None:
     history = simulate("edf-64", make_workload([(0.0, 640, 1)]))
     assert len(history.step_end_ns) == 10
     for name in ("edf-0", "edf-", "fastest", ""):
-        with pytest.raises(ConfigError, match="is unknown: use one of static, fcfs"):
+        with pytest.raises(ConfigError, match="is unknown: use one of headrace, static, fcfs"):
             find_policy(name)
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from core.config import TrafficClass
 from core.errors import ConfigError
 from core.simulation import cli
 from core.simulation.options import Sweep, class_shares, number, promises, sweep
 from core.simulation.workload import Promise
+from core.tenancy import TrafficClass
 from core.terminal import ExitCode, Parser, Terminal, guarded
 
 TRACE = """arrival_s,prompt_tokens,output_tokens,tenant,class
@@ -62,7 +62,7 @@ def test_json_holds_every_figure(trace: str) -> None:
         assert case.pop("speed")["steps"] > 0
         documents.append(case)
     assert documents[0] == documents[1]
-    assert documents[0]["label"] == "fcfs"
+    assert documents[0]["label"] == "headrace"
     assert set(documents[0]["classes"]) == {"interactive", "standard", "batch"}
     assert set(documents[0]["tenants"]) == {"a", "b"}
 
@@ -72,7 +72,7 @@ def test_a_sweep_runs_each_value(trace: str) -> None:
     arguments = ("--trace", trace, "--sweep", "engine.max_num_batched_tokens=256,512", "--json")
     document = json.loads(simulate(*arguments)[1])
     assert [case["label"] for case in document["cases"]] == [
-        "fcfs engine.max_num_batched_tokens=256", "fcfs engine.max_num_batched_tokens=512",
+        "headrace engine.max_num_batched_tokens=256", "headrace engine.max_num_batched_tokens=512",
     ]  # fmt: skip
 
 

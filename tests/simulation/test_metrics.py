@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from core.config import TrafficClass
 from core.errors import RejectionReason
 from core.request import RequestStatus
 from core.simulation import metrics
 from core.simulation.history import History, Samples
 from core.simulation.workload import START_NS, Promise, Workload
+from core.tenancy import TrafficClass
 from tests.support.workloads import NS_PER_MS, make_workload
 
 LENGTH = RequestStatus.FINISHED_LENGTH

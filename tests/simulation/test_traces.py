@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from core.config import TrafficClass
 from core.simulation.traces import Trace, TraceError, parse_trace, read_trace
+from core.tenancy import TrafficClass
 
 HEADER = "arrival_s,prompt_tokens,output_tokens"
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from core.config import TrafficClass
 from core.simulation.traces import Trace, parse_trace
 from core.simulation.workload import (
     START_NS,
@@ -14,6 +13,7 @@ from core.simulation.workload import (
     with_one_tenant,
     with_zipf_tenants,
 )
+from core.tenancy import TrafficClass
 
 NS_PER_S = 1_000_000_000
 

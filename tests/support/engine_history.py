@@ -8,13 +8,13 @@ Numbers called `which` choose among what is there, whatever their size.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from core.config import TrafficClass
 from core.errors import RejectionReason
 from core.request import Request, RequestStatus
 from core.sampling_params import SamplingParams
 from core.scheduler import events as ev
 from core.scheduler.plan import OutputKind
 from core.scheduler.replica import ReplicaState
+from core.tenancy import TrafficClass
 from tests.support.scheduling import NS_PER_S, CheckedEngine, make_settings, reference_tokens
 
 VOCAB_SIZE = 60  # small, so that EOS and stop tokens are common

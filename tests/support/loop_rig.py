@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from core.config import EngineConfig, SchedulerConfig
+from core.config import EngineConfig, PolicyConfig, SchedulerConfig
 from core.engine_core import EngineCore
 from core.executor.protocol import ExecutorSettings
 from core.executor.simulated import SimulatedExecutor
@@ -20,6 +20,7 @@ from core.messages.http import ToHttp
 from core.messages.scheduler import ToScheduler
 from core.messages.tokenizer import ToTokenizer
 from core.peers import Peer
+from core.policy.limits import Limits
 from core.runtime.executor.channels import ExecutorChannels
 from core.runtime.executor.loop import ExecutorLoop, show_info
 from core.runtime.scheduler.channels import SchedulerChannels
@@ -121,6 +122,8 @@ class LoopRig:
         self.settings = EngineSettings.from_config(
             engine,
             SchedulerConfig(poison_crashes=poison_crashes),
+            PolicyConfig(),
+            Limits(),
             max_model_len=MAX_MODEL_LEN,
             eos_token_ids=(),
             digest_secret=SECRET,

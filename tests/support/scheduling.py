@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from core.config import TrafficClass
 from core.request import Request, RequestStatus
 from core.sampling_params import SamplingParams
 from core.scheduler.plan import PlanFlag, StepPlan
 from core.scheduler.settings import EngineSettings
 from core.simulation.engine import SimulatedEngine
 from core.simulation.modelled_executor import NextToken, StepModel, hashed_token
+from core.tenancy import TrafficClass
 
 NS_PER_S = 1_000_000_000
 EOS = 7

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from core.config import TrafficClass
 from core.errors import RejectionReason
 from core.messages.http import Chunk, Chunks, Failed, ToHttp
 from core.messages.scheduler import Abort, Stop, Submit, ToScheduler
@@ -23,6 +22,7 @@ from core.sampling_params import SamplingParams
 from core.scheduler.frames import output_parts
 from core.scheduler.plan import LOGPROB, OUTPUT, OutputBatch, OutputKind
 from core.simulation.virtual_clock import VirtualClock
+from core.tenancy import TrafficClass
 from core.tokenizer.chat_template import ChatTemplate
 from core.tokenizer.intake import Encoding
 from core.tokenizer.operation import TokenizerFacts

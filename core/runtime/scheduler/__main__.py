@@ -11,6 +11,7 @@ from core.config_file import config_from_json
 from core.engine_core import EngineCore
 from core.model_card import card_from_json
 from core.monotonic_clock import MonotonicClock
+from core.policy.limits import Limits
 from core.runtime.arrays import attach_arenas, attach_rows
 from core.runtime.loop import Wakeups, run_loop
 from core.runtime.scheduler.channels import attach_scheduler
@@ -34,6 +35,8 @@ def main(argv: Sequence[str]) -> int:
     settings = EngineSettings.from_config(
         config.engine,
         config.scheduler,
+        config.policy,
+        Limits(config.classes, {tenant.name: tenant for tenant in config.tenants}),
         max_model_len=card.max_model_len,
         eos_token_ids=card.eos_token_ids,
         digest_secret=card.digest_secret,

@@ -12,10 +12,11 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from core.config import DEFAULT_TENANT, HeadraceConfig, TenantConfig
+from core.config import HeadraceConfig
 from core.errors import StartError
 from core.runtime.wiring import doorbell_names, ring_layouts, segment_layouts
 from core.supervision.spec import ChildSpec
+from core.tenancy import DEFAULT_TENANT, TenantConfig
 from ipc.directory import DirectorySnapshot, DirectoryTenant, DirectoryWriter
 from ipc.doorbell import Doorbell
 from ipc.errors import IpcError, SegmentSpaceError

@@ -8,11 +8,11 @@ the prompt at the head of the queue if, even served next and at that pace, it wo
 from core.clock import NS_PER_MS
 from core.errors import Rejection, RejectionReason
 from core.policy.base import Step
+from core.policy.baselines.paced_budget import PacedBudget, tightest_gap_ns
+from core.policy.baselines.urgency import UrgencyPolicy
 from core.policy.cost_model import CostModel
-from core.policy.ordered import PolicySettings
-from core.policy.paced_budget import PacedBudget, tightest_gap_ns
 from core.policy.place_queue import Place
-from core.policy.urgency import UrgencyPolicy
+from core.policy.settings import PolicySettings
 from core.request import Request
 
 NEVER_NS = 1 << 62

@@ -7,10 +7,10 @@ Prompt tokens are charged as they are computed, because prompts are computed in 
 """
 
 from core.policy.base import DecodeBatch, Step
-from core.policy.ordered import PolicySettings
+from core.policy.baselines.tenant_queues import TenantQueues
+from core.policy.baselines.urgency import Budget, UrgencyPolicy
 from core.policy.place_queue import Place
-from core.policy.tenant_queues import TenantQueues
-from core.policy.urgency import Budget, UrgencyPolicy
+from core.policy.settings import PolicySettings
 from core.request import Request
 
 PROMPT_WEIGHT = 1

@@ -8,8 +8,8 @@ from functools import cached_property
 from math import ceil
 
 from core.policy.base import DecodeBatch, Step
+from core.policy.baselines.urgency import Budget
 from core.policy.cost_model import CostModel, StepWork, largest_chunk
-from core.policy.urgency import Budget
 from core.request import Request
 
 TILE = 16  # tokens; a chunk that does not end its prompt is a multiple of it

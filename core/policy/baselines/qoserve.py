@@ -9,12 +9,12 @@ until nobody else does.
 import numpy as np
 
 from core.policy.base import DecodeBatch, Step
+from core.policy.baselines.paced_budget import PacedBudget, tightest_gap_ns
+from core.policy.baselines.shedding import infeasible
+from core.policy.baselines.urgency import Budget, UrgencyPolicy
 from core.policy.cost_model import CostModel
-from core.policy.ordered import PolicySettings
-from core.policy.paced_budget import PacedBudget, tightest_gap_ns
 from core.policy.place_queue import Place, PlaceQueue
-from core.policy.shedding import infeasible
-from core.policy.urgency import Budget, UrgencyPolicy
+from core.policy.settings import PolicySettings
 from core.request import Request
 
 NEVER_NS = 1 << 62

@@ -7,11 +7,11 @@ however many wait.
 """
 
 from core.policy.base import Step
-from core.policy.ordered import PolicySettings
+from core.policy.baselines.tenant_queues import TenantQueues
+from core.policy.baselines.urgency import Budget, UrgencyPolicy
+from core.policy.baselines.vtc import TenantBudget
 from core.policy.place_queue import Place
-from core.policy.tenant_queues import TenantQueues
-from core.policy.urgency import Budget, UrgencyPolicy
-from core.policy.vtc import TenantBudget
+from core.policy.settings import PolicySettings
 from core.request import Request
 
 DEFAULT_QUANTUM_TOKENS = 16_384

@@ -1,0 +1,1 @@
+"""Published and classic policies, for comparison behind the same interface."""

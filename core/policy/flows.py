@@ -1,0 +1,97 @@
+"""Waiting requests by flow, and what each flow has running.
+
+Owns: a queue for each flow (one tenant in one class), the due time of every flow's head as one
+array, and the counts of running requests. Never knows: which flow is next. A flood of one flow
+hides no other.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from core.policy.place_queue import Place, PlaceQueue
+from core.request import Request
+from core.tenancy import NUM_CLASSES
+
+NOBODY_NS = np.iinfo(np.int64).max
+NO_PROMISE_NS = 1 << 61  # added to the arrival of a request without a deadline
+GROWTH = 16  # tenants
+
+
+def due_ns(request: Request) -> int:
+    """Return when the first token is due; without a promise after all promises, by arrival."""
+    return request.ttft_deadline_ns or NO_PROMISE_NS + request.arrival_ns
+
+
+def place(request: Request) -> Place:
+    """Return where `request` stands within its flow."""
+    return (due_ns(request), request.arrival_ns, request.order)
+
+
+class Flows:
+    """All flows by index, tenant index × 4 + class; they appear with their first request."""
+
+    def __init__(self) -> None:
+        """Start without flows."""
+        self.due_ns = np.zeros(0, np.int64)  # of the head; NOBODY_NS if nobody waits
+        self.num_waiting = np.zeros(0, np.int64)
+        self.num_running = np.zeros(0, np.int64)
+        self.tenant_names: list[str] = []  # by tenant index
+        self._queues: list[PlaceQueue] = []
+
+    def __len__(self) -> int:
+        """Return the number of flows."""
+        return len(self._queues)
+
+    def know(self, request: Request) -> bool:
+        """Make sure that the flow of `request` is here; True = flows were added."""
+        missing = request.tenant_index + 1 - len(self.tenant_names)
+        if request.flow < len(self._queues):
+            self.tenant_names[request.tenant_index] = request.tenant
+            return False
+        self.tenant_names += [""] * missing
+        self.tenant_names[request.tenant_index] = request.tenant
+        count = missing * NUM_CLASSES
+        self._queues += [PlaceQueue(place) for _ in range(count)]
+        self.due_ns = np.concatenate([self.due_ns, np.full(count, NOBODY_NS)])
+        self.num_waiting = np.concatenate([self.num_waiting, np.zeros(count, np.int64)])
+        self.num_running = np.concatenate([self.num_running, np.zeros(count, np.int64)])
+        return True
+
+    def add(self, request: Request) -> None:
+        """Let `request` wait; its flow is known."""
+        flow = request.flow
+        self._queues[flow].add(request)
+        self.num_waiting[flow] += 1
+        self.due_ns[flow] = min(int(self.due_ns[flow]), due_ns(request))
+
+    def remove(self, request: Request) -> None:
+        """Take a waiting `request` out."""
+        flow = request.flow
+        self._queues[flow].remove(request)
+        self.num_waiting[flow] -= 1
+        head = self.head(flow)
+        self.due_ns[flow] = NOBODY_NS if head is None else due_ns(head)
+
+    def head(self, flow: int) -> Request | None:
+        """Return the first waiting request of a flow."""
+        return next(iter(self._queues[flow].first(1)), None)
+
+    def waiting_of_class(self, traffic_class: int) -> int:
+        """Return how many requests of a class wait."""
+        return int(self.num_waiting[traffic_class::NUM_CLASSES].sum())
+
+    def running_of_class(self, traffic_class: int) -> int:
+        """Return how many requests of a class run."""
+        return int(self.num_running[traffic_class::NUM_CLASSES].sum())
+
+    def by_class(self, array: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return an array over flows as [tenants, classes]."""
+        return array.reshape(-1, NUM_CLASSES)
+
+    def check_integrity(self) -> None:
+        """Assert that heads and counts are those of the queues."""
+        for flow, queue in enumerate(self._queues):
+            queue.check_integrity()
+            assert len(queue) == self.num_waiting[flow], flow
+            head = self.head(flow)
+            assert self.due_ns[flow] == (NOBODY_NS if head is None else due_ns(head)), flow

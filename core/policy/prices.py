@@ -1,0 +1,69 @@
+"""What computed tokens cost their flow, in whole units.
+
+Owns: the prices and the arithmetic of a charge. Never knows: who pays. With `time` a unit is a
+nanosecond of the device, by the cost model; with `tokens` a unit is a thousandth of a token, an
+output token counting as two. Prices hold for an epoch, so that no bound moves while it is counted.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from core.policy.cost_model import CostModel, StepWork
+
+Charges = npt.NDArray[np.int64]
+TYPICAL_DECODES = 32
+TYPICAL_CHUNK = 256
+TYPICAL_CONTEXT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Units for a prompt token and for a decode, and for each token of context of both."""
+
+    prefill_token: float
+    prefill_pair: float  # for each (token, context token) pair
+    decode: float
+    decode_context: float
+
+    def prefill(self, num_tokens: int, context: int) -> int:
+        """Return the charge of computing `num_tokens` of a prompt behind `context` tokens."""
+        pairs = num_tokens * (context + num_tokens / 2)
+        return round(self.prefill_token * num_tokens + self.prefill_pair * pairs)
+
+    def decodes(self, contexts: npt.NDArray[np.int32]) -> Charges:
+        """Return the charges of one decode each at `contexts`, int32[n]: int64[n]."""
+        charges: Charges = np.rint(self.decode + self.decode_context * contexts).astype(np.int64)
+        return charges
+
+
+TOKEN_PRICES = Prices(1000.0, 0.0, 2000.0, 0.0)
+
+
+def modelled_prices(model: CostModel) -> Prices:
+    """Return the marginal device times of `model` around a typical step, the fixed time shared by
+    its tokens.
+    """
+    num_tokens = TYPICAL_DECODES + TYPICAL_CHUNK
+    base = StepWork(
+        TYPICAL_CHUNK, 0, TYPICAL_CHUNK**2 / 2, TYPICAL_DECODES,
+        TYPICAL_DECODES * TYPICAL_CONTEXT, TYPICAL_DECODES,
+    )  # fmt: skip
+    base_ns = model.duration_ns(base)
+    fixed = model.duration_ns(StepWork()) / num_tokens
+
+    def slope(changed: StepWork, units: float) -> float:
+        return max(0.0, (model.duration_ns(changed) - base_ns) / units)
+
+    pairs = TYPICAL_CHUNK * TYPICAL_CONTEXT
+    pair = slope(base._replace(prefill_pairs=base.prefill_pairs + pairs), pairs)
+    more = base.with_prefill(TYPICAL_CHUNK, 0)
+    prefill = slope(more, TYPICAL_CHUNK) - pair * TYPICAL_CHUNK / 2
+    contexts = TYPICAL_DECODES * TYPICAL_CONTEXT
+    context = slope(base._replace(decode_context=base.decode_context + contexts), contexts)
+    doubled = base._replace(
+        num_decodes=2 * TYPICAL_DECODES, num_outputs=base.num_outputs + TYPICAL_DECODES
+    )
+    decode = slope(doubled, TYPICAL_DECODES)
+    return Prices(max(1.0, prefill) + fixed, pair, max(1.0, decode) + fixed, context)
