@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from core.config_checks import in_range, is_name, one_of, sha256_faults
 from core.errors import ConfigError
-from core.tenancy import MAX_TENANTS, ClassesConfig, TenantConfig
+from core.tenancy import ClassesConfig, Tenancy, TenantConfig
 
 MAX_REPLICAS = 8
 MAX_TOKENIZERS = 8
@@ -358,15 +358,10 @@ class HeadraceConfig:
             self.http,
             self.admin,
             self.supervision,
-            self.classes,
         ):
             yield from part.faults()
-        yield from in_range("number of tenants", len(self.tenants), 0, MAX_TENANTS)
-        for tenant in self.tenants:
-            yield from tenant.faults()
-        names = [tenant.name for tenant in self.tenants]
-        for name in sorted({n for n in names if names.count(n) > 1}):
-            yield f"tenants[{name}] is defined twice"
+        tenancy = Tenancy(classes=self.classes, tenants=self.tenants)
+        yield from tenancy.faults(self.engine.replicas)
         if not any(tenant.key_sha256 for tenant in self.tenants) and self.http.host not in (
             "127.0.0.1",
             "::1",

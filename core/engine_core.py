@@ -17,6 +17,7 @@ from core.errors import Rejection, RejectionReason
 from core.metering import Metering
 from core.policy.admission import kv_never_fits, no_replica
 from core.policy.base import Policy
+from core.policy.limits import Limits
 from core.policy.registry import make_policy
 from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
@@ -99,6 +100,11 @@ class EngineCore:
     def is_draining(self) -> bool:
         """Whether new requests are refused."""
         return self._scheduler.draining
+
+    @property
+    def limits(self) -> Limits:
+        """The promises and caps in force."""
+        return self._scheduler.limits
 
     def statistics(self) -> EngineStatistics:
         """Return the present state in numbers."""

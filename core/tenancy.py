@@ -5,6 +5,7 @@ changed at run time. Never knows: how a promise is kept (`core.policy`). Shares 
 replica: of its step tokens, its KV blocks, its sequences.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
@@ -215,3 +216,43 @@ class TenantConfig:
         yield from in_range(f"{path}.kv_quota_fraction", self.kv_quota_fraction, 0.001, 1.0)
         for replica in self.replicas:
             yield from in_range(f"{path}.replicas", replica, 0, 7)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenancy:
+    """One version of everything that is promised, and who is paused."""
+
+    classes: ClassesConfig = field(default_factory=ClassesConfig)
+    tenants: tuple[TenantConfig, ...] = ()
+    paused_tenants: frozenset[str] = frozenset()
+    paused_classes: frozenset[str] = frozenset()
+
+    def faults(self, num_replicas: int) -> Iterator[str]:
+        """Yield one line for each key or combination that cannot be accepted."""
+        yield from self.classes.faults()
+        yield from in_range("number of tenants", len(self.tenants), 0, MAX_TENANTS)
+        for tenant in self.tenants:
+            yield from tenant.faults()
+            yield from _replica_faults(tenant, num_replicas)
+        yield from _duplicates(self.tenants)
+
+
+def _replica_faults(tenant: TenantConfig, num_replicas: int) -> Iterator[str]:
+    for replica in tenant.replicas:
+        if replica >= num_replicas:
+            yield (
+                f"tenants[{tenant.name}].replicas = {replica} does not exist: the last one is"
+                f" {num_replicas - 1} (engine.replicas = {num_replicas})"
+            )
+
+
+def _duplicates(tenants: tuple[TenantConfig, ...]) -> Iterator[str]:
+    """Yield the names and keys that stand for more than one tenant."""
+    names = Counter(tenant.name for tenant in tenants)
+    yield from (f"tenants[{name}] is defined twice" for name in sorted(names) if names[name] > 1)
+    owners: dict[str, str] = {}
+    for tenant in tenants:
+        for digest in tenant.key_sha256:
+            owner = owners.setdefault(digest, tenant.name)
+            if owner != tenant.name:
+                yield f"tenants[{tenant.name}].key_sha256 is a key of tenants[{owner}] too"

@@ -29,6 +29,7 @@ from types import FrameType
 
 import msgspec
 
+from ipc.directory import DirectoryReader, DirectoryWatch
 from ipc.doorbell import Doorbell
 from ipc.errors import ChildSetupError
 from ipc.heartbeat import Heartbeat, HeartbeatLine, Heartbeats, HeartbeatState
@@ -147,6 +148,11 @@ class Child:
     def serving(self) -> None:
         """Say that this instance is ready: its epoch appears in its heartbeat line."""
         self._line.serve(self.epoch)
+
+    def directory(self) -> DirectoryWatch:
+        """Return a watch over the tenant directory that tells this child's progress."""
+        segment = Segment.open(self.run_directory.directory, readonly=True)
+        return DirectoryWatch(DirectoryReader(segment).read, self._line.go_by)
 
     def peer(self, child_id: str) -> Heartbeat:
         """Return the heartbeat of another child; raises ChildSetupError if there is none such."""

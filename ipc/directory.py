@@ -1,8 +1,8 @@
 """The tenant directory: who may use the engine, for every process that must know, versioned.
 
 Owns: two slots of encoded snapshots and the version word. Never knows: what the fields mean (`core`
-checks and applies them). There is one writer at a time: the supervisor before any child runs, then
-admin worker 0.
+checks and applies them). The supervisor is the writer: it is the only process that lives as long as
+the engine, so the directory never changes hands.
 
     control line  version u64 of the newest whole snapshot
     slot v mod 2  version u64 · length u64 · crc32 u64 (of version and payload), payload
@@ -12,6 +12,7 @@ stores the version.
 """
 
 import zlib
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -21,26 +22,63 @@ from ipc.errors import SegmentError
 from ipc.layout import LINE_BYTES, ArraySpec, Layout, read_parameters
 from ipc.segment import Segment
 
-DIRECTORY_VERSION: Final = 1
+DIRECTORY_VERSION: Final = 2
 DIRECTORY_BYTES: Final = 4 * 1024 * 1024  # a slot: 4096 tenants of a kilobyte
 _READ_ATTEMPTS: Final = 4
 _WORDS_PER_LINE: Final = LINE_BYTES // 8
 
 
-class DirectoryTenant(msgspec.Struct, frozen=True, kw_only=True):
-    """One tenant; keys are SHA-256 in hex, classes are lower-case names."""
+class DirectoryClass(msgspec.Struct, frozen=True, kw_only=True):
+    """One class of traffic; the fields are those of `core.tenancy.ClassConfig`."""
 
     name: str
+    paused: bool = False
+    weight: float = 1.0
+    ttft_ms: int = 0
+    itl_ms: int = 0
+    queue_deadline_ms: int = 0
+    max_prompt_tokens: int = 0
+    over_cap: str = "reject"
+    reserved_step_fraction: float = 0.0
+    reserved_seqs: int = 0
+    reserved_kv_fraction: float = 0.0
+    max_step_fraction: float = 1.0
+    max_seqs: int = 0
+    max_kv_fraction: float = 1.0
+    strict_first: bool = False
+    preemptible: bool = False
+    pausable: bool = False
+    sheddable: bool = True
+    output_quantile: float = 0.8
+
+
+class DirectoryTenant(msgspec.Struct, frozen=True, kw_only=True):
+    """One tenant; the fields are those of `core.tenancy.TenantConfig`.
+
+    Keys are SHA-256 in hex, classes are lower-case names.
+    """
+
+    name: str
+    paused: bool = False
     key_sha256: tuple[str, ...] = ()
     default_class: str = "standard"
     classes: tuple[str, ...] = ()
-    paused: bool = False
+    weight: float = 1.0
+    max_concurrency: int = 0
+    max_queued_requests: int = 0
+    max_queued_tokens: int = 0
+    tokens_per_minute: int = 0
+    burst_tokens: int = 0
+    budget_mode: str = "strict"
+    kv_quota_fraction: float = 1.0
+    replicas: tuple[int, ...] = ()
 
 
 class DirectorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Everything, at one version (from 1; 0 = nothing was published yet)."""
 
     version: int = 0
+    classes: tuple[DirectoryClass, ...] = ()
     tenants: tuple[DirectoryTenant, ...] = ()
     admin_key_sha256: str = ""
 
@@ -133,6 +171,30 @@ class DirectoryReader:
             return None
         payload = bytes(memory.payloads[version % 2][:length])
         return payload if _checksum(version, payload) == crc else None
+
+
+class DirectoryWatch:
+    """A reading end for a loop: it notices what is new and says what the loop goes by."""
+
+    def __init__(
+        self,
+        read: Callable[[], DirectorySnapshot] = DirectorySnapshot,
+        go_by: Callable[[int], None] = lambda version: None,
+    ) -> None:
+        """Look with `read`; `go_by` is told each version that is in force."""
+        self._read = read
+        self._go_by = go_by
+        self._version = 0
+
+    def look(self) -> DirectorySnapshot | None:
+        """Return a snapshot that was not seen before, None if there is none."""
+        snapshot = self._read()
+        return None if snapshot.version == self._version else snapshot
+
+    def confirm(self, snapshot: DirectorySnapshot) -> None:
+        """Say that `snapshot` is in force from now on."""
+        self._version = snapshot.version
+        self._go_by(snapshot.version)
 
 
 def _checksum(version: int, payload: bytes) -> int:

@@ -9,7 +9,8 @@ a hung loop falls silent.
     1 state          HeartbeatState
     2 busy_until_ns  until when silence is expected (BUSY, COMPILING, LOADING); 0 = no promise
     3 stamp_ns       CLOCK_MONOTONIC of the loop's last step, written last
-    4..7             zero
+    4 directory      version of the tenant directory that the loop goes by; 0 = none yet
+    5..7             zero
 
 Every word is stored at once but the line is not: a reader may see the state of one stamp beside the
 time of the one before, which the next look corrects.
@@ -24,9 +25,9 @@ from ipc.layout import ArraySpec, Layout
 from ipc.segment import Segment
 
 NUM_SLOTS = 64
-_EPOCH, _STATE, _BUSY_UNTIL, _STAMP = range(4)
+_EPOCH, _STATE, _BUSY_UNTIL, _STAMP, _DIRECTORY = range(5)
 HEARTBEATS_LAYOUT = Layout(
-    "heartbeats", 1, {"lines": ArraySpec(np.dtype(np.uint64), (NUM_SLOTS, 8))}
+    "heartbeats", 2, {"lines": ArraySpec(np.dtype(np.uint64), (NUM_SLOTS, 8))}
 )
 
 
@@ -50,6 +51,7 @@ class Heartbeat:
     state: HeartbeatState
     stamp_ns: int
     busy_until_ns: int
+    directory_version: int = 0
 
 
 class HeartbeatLine:
@@ -70,6 +72,10 @@ class HeartbeatLine:
         """Say that this instance is ready; peers that see a new epoch resynchronize."""
         self._words[_EPOCH] = epoch
 
+    def go_by(self, directory_version: int) -> None:
+        """Say which version of the tenant directory is in force here."""
+        self._words[_DIRECTORY] = directory_version
+
 
 class Heartbeats:
     """The reading end of all slots."""
@@ -81,8 +87,9 @@ class Heartbeats:
 
     def read(self, slot: int) -> Heartbeat:
         """Return the line of `slot`."""
-        epoch, state, busy_until_ns, stamp_ns = self._words[slot * 8 : slot * 8 + 4]
-        return Heartbeat(epoch, HeartbeatState(state), stamp_ns, busy_until_ns)
+        words = self._words[slot * 8 : slot * 8 + 5]
+        epoch, state, busy_until_ns, stamp_ns, directory_version = words
+        return Heartbeat(epoch, HeartbeatState(state), stamp_ns, busy_until_ns, directory_version)
 
     def epoch(self, slot: int) -> int:
         """Return the serving epoch of `slot` alone: one word, for loops that look at every step."""

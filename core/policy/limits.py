@@ -6,7 +6,7 @@ Owns: finding the settings of a request. Never knows: how they are kept, or how 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from core.tenancy import ClassConfig, ClassesConfig, TenantConfig, TrafficClass
+from core.tenancy import ClassConfig, ClassesConfig, Tenancy, TenantConfig, TrafficClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,17 @@ class Limits:
     classes: ClassesConfig = field(default_factory=ClassesConfig)
     tenants: Mapping[str, TenantConfig] = field(default_factory=dict)
     paused: frozenset[str] = frozenset()  # tenants that start nothing
+    paused_classes: frozenset[str] = frozenset()  # classes that start nothing
+
+    @classmethod
+    def of_tenancy(cls, tenancy: Tenancy) -> "Limits":
+        """Return the limits that `tenancy` sets."""
+        return cls(
+            tenancy.classes,
+            {tenant.name: tenant for tenant in tenancy.tenants},
+            tenancy.paused_tenants,
+            tenancy.paused_classes,
+        )
 
     def tenant(self, name: str) -> TenantConfig:
         """Return the settings of a tenant; one that is not listed has the defaults."""

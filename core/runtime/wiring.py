@@ -121,20 +121,27 @@ def doorbell_names(config: HeadraceConfig) -> list[str]:
         *(f"plan.{replica}.0" for replica in replicas),
         *(f"result.{replica}" for replica in replicas),
         *(f"output.{tokenizer}" for tokenizer in tokenizers),
+        *(f"directory.{process}" for process in range(config.http.processes)),
     ]
+
+
+def directory_doorbells(config: HeadraceConfig) -> list[str]:
+    """Return the doorbells that make everybody look at a changed tenant directory."""
+    names = doorbell_names(config)
+    return ["result.0", *(name for name in names if name.startswith(("output.", "directory.")))]
 
 
 def inherited_names(spec: ChildSpec, config: HeadraceConfig) -> list[str]:
     """Return the names of the doorbells and listening sockets that a child is given."""
     match spec.kind:
         case ChildKind.SCHEDULER:
-            return doorbell_names(config)
+            return [n for n in doorbell_names(config) if not n.startswith("directory.")]
         case ChildKind.EXECUTOR:
             return [f"plan.{spec.index}.{spec.rank}", f"result.{spec.index}"]
         case ChildKind.TOKENIZER:
             return [f"output.{spec.index}"]
         case ChildKind.HTTP:
-            return ["http"]
+            return ["http", f"directory.{spec.index}"]
         case ChildKind.ADMIN:
             return ["admin"]
         case ChildKind.JANITOR:

@@ -60,6 +60,7 @@ async def run(child: Child, config: HeadraceConfig) -> None:
     context: Context = zmq.Context()
     try:
         server = build(_outside(child, config, context), lifecycle)
+        _go_by_directory(child)
         gc.collect()
         gc.freeze()
         await server.serve(child.serving)
@@ -85,6 +86,20 @@ def _outside(child: Child, config: HeadraceConfig, context: Context) -> Outside:
         wall_clock_s=time.time,
         predecessor=BoardReader(board, HTTP_PAGE).read().page,
     )
+
+
+def _go_by_directory(child: Child) -> None:
+    """Say at once which version of the tenant directory is in force; each request reads it anew."""
+    watch, bell = child.directory(), child.doorbell(f"directory.{child.child_id.split('.')[1]}")
+
+    def look() -> None:
+        bell.clear()
+        snapshot = watch.look()
+        if snapshot is not None:
+            watch.confirm(snapshot)
+
+    look()
+    asyncio.get_running_loop().add_reader(bell.fileno(), look)
 
 
 def _port(child: Child, context: Context, tokenizer: int) -> AsyncPort[ToHttp, ToTokenizer]:

@@ -21,6 +21,7 @@ from core.runtime.scheduler.page import new_metering
 from core.runtime.wiring import MAX_RECORDS_PER_OUTPUT_FRAME, max_logprobs
 from core.scheduler.settings import EngineSettings
 from core.supervision.tree import EXIT_OK
+from core.tenant_directory import configured_tenancy
 from ipc.child import Child
 from ipc.heartbeat import HeartbeatState
 
@@ -36,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
         config.engine,
         config.scheduler,
         config.policy,
-        Limits(config.classes, {tenant.name: tenant for tenant in config.tenants}),
+        Limits.of_tenancy(configured_tenancy(config)),
         max_model_len=card.max_model_len,
         eos_token_ids=card.eos_token_ids,
         digest_secret=card.digest_secret,

@@ -5,7 +5,7 @@ test gives it loopback ends of the same kinds.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import zmq
 
@@ -17,6 +17,7 @@ from ipc.board import BoardReader, BoardWriter
 from ipc.channel import FrameReceiver, FrameSender, MessagePort
 from ipc.child import Child
 from ipc.codec import Codec
+from ipc.directory import DirectoryWatch
 from ipc.messages import ControlReply
 from ipc.pages import EXECUTOR_PAGE, SCHEDULER_PAGE, SUPERVISOR_PAGE
 from ipc.ports import RouterPort
@@ -35,6 +36,7 @@ class SchedulerChannels:
     page: BoardWriter
     peers: PeerTable
     executor_pages: Sequence[BoardReader]
+    directory: DirectoryWatch = field(default_factory=DirectoryWatch)
 
 
 def attach_scheduler(
@@ -82,5 +84,6 @@ def attach_scheduler(
             )
             for r in replicas
         ],
+        directory=child.directory(),
     )
     return channels, [inbox.socket, *bells]

@@ -21,6 +21,7 @@ from dataclasses import replace
 from core.clock import NS_PER_MS, Clock
 from core.engine_core import EngineCore
 from core.messages.scheduler import Abort, Stop, Submit
+from core.policy.limits import Limits
 from core.runtime.scheduler.calls import answer
 from core.runtime.scheduler.channels import (
     SchedulerChannels,
@@ -32,6 +33,7 @@ from core.runtime.scheduler.submissions import SubmitError, request_of
 from core.scheduler import events as ev
 from core.scheduler.frames import plan_parts, read_result
 from core.scheduler.plan import OutputBatch, OutputKind
+from core.tenant_directory import tenancy_of
 from ipc.channel import FrameReceiver
 from ipc.errors import BrokenRingError
 from ipc.heartbeat import HeartbeatState
@@ -131,6 +133,7 @@ class SchedulerLoop:
 
     def _take_events(self, channels: SchedulerChannels, now_ns: int) -> bool:
         """Tell the core of deaths first, then of what the living say, in order of arrival."""
+        self._go_by_directory(channels, now_ns)
         events: list[ev.Event] = []
         if now_ns - self._looked_ns >= LOOK_NS:
             events += self._look(channels, now_ns)
@@ -149,6 +152,14 @@ class SchedulerLoop:
         if events or (timer_ns is not None and timer_ns <= now_ns):
             self.core.on_events(events, now_ns)
         return bool(received or events)
+
+    def _go_by_directory(self, channels: SchedulerChannels, now_ns: int) -> None:
+        """Let a new version of the tenant directory rule from the next step on."""
+        snapshot = channels.directory.look()
+        if snapshot is not None:
+            limits = Limits.of_tenancy(tenancy_of(snapshot))
+            self.core.on_events([ev.Configure(limits)], now_ns)
+            channels.directory.confirm(snapshot)
 
     def _look(self, channels: SchedulerChannels, now_ns: int) -> list[ev.Event]:
         self._looked_ns = now_ns

@@ -16,8 +16,8 @@ from core.config import HeadraceConfig
 from core.errors import StartError
 from core.runtime.wiring import doorbell_names, ring_layouts, segment_layouts
 from core.supervision.spec import ChildSpec
-from core.tenancy import DEFAULT_TENANT, TenantConfig
-from ipc.directory import DirectorySnapshot, DirectoryTenant, DirectoryWriter
+from core.tenant_directory import configured_tenancy, snapshot_of
+from ipc.directory import DirectoryWriter
 from ipc.doorbell import Doorbell
 from ipc.errors import IpcError, SegmentSpaceError
 from ipc.layout import create_segment
@@ -121,26 +121,12 @@ def _allocate(stage: Stage, config: HeadraceConfig, specs: tuple[ChildSpec, ...]
 
 
 def _publish_tenants(stage: Stage, config: HeadraceConfig) -> None:
-    """Write the first version of the tenant directory; admin worker 0 owns it from then on."""
+    """Write the first version of the tenant directory."""
     digest = config.admin.key_sha256
     if not digest:
         digest = hashlib.sha256(stage.directory.write_admin_key().encode()).hexdigest()
-    tenants = config.tenants or (TenantConfig(name=DEFAULT_TENANT),)
     writer = DirectoryWriter(stage.segments[stage.directory.directory])
-    writer.publish(
-        DirectorySnapshot(
-            tenants=tuple(
-                DirectoryTenant(
-                    name=tenant.name,
-                    key_sha256=tenant.key_sha256,
-                    default_class=tenant.default_class,
-                    classes=tenant.classes,
-                )
-                for tenant in tenants
-            ),
-            admin_key_sha256=digest,
-        )
-    )
+    writer.publish(snapshot_of(configured_tenancy(config), digest))
 
 
 def _connect(stage: Stage, config: HeadraceConfig) -> None:

@@ -3,7 +3,7 @@
 Owns: who holds which end of what. Never knows: what is sent.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import zmq
 
@@ -18,6 +18,7 @@ from ipc.board import BoardReader, BoardWriter
 from ipc.channel import ClientPort, FrameReceiver, MessagePort
 from ipc.child import Child
 from ipc.codec import Codec
+from ipc.directory import DirectoryWatch
 from ipc.doorbell import Doorbell
 from ipc.messages import ControlReply
 from ipc.pages import SCHEDULER_PAGE, SUPERVISOR_PAGE, TOKENIZER_PAGE
@@ -38,6 +39,7 @@ class TokenizerChannels:
     peers: PeerTable
     page: BoardWriter
     scheduler_page: BoardReader
+    directory: DirectoryWatch = field(default_factory=DirectoryWatch)
 
 
 def attach_tokenizer(child: Child) -> tuple[TokenizerChannels, list[object]]:
@@ -69,6 +71,7 @@ def attach_tokenizer(child: Child) -> tuple[TokenizerChannels, list[object]]:
         peers=BoardPeers(BoardReader(supervisor, SUPERVISOR_PAGE), child.peer_epoch),
         page=BoardWriter(page, TOKENIZER_PAGE, child.epoch),
         scheduler_page=BoardReader(scheduler_page, SCHEDULER_PAGE),
+        directory=child.directory(),
     )
     return channels, [front.socket, bell, worker_bell]
 

@@ -58,6 +58,7 @@ class TokenizerLoop:
     def step(self, channels: TokenizerChannels, clock: Clock) -> bool:
         """Do what can be done now; False = there was nothing to do."""
         self._now_ns = now_ns = clock.now_ns()
+        self._go_by_directory(channels)
         has_new_scheduler = self._look(channels)
         has_worked = self._read_outputs(channels)
         if has_new_scheduler:
@@ -81,6 +82,11 @@ class TokenizerLoop:
     def state(self) -> HeartbeatState:
         """Idle between two steps."""
         return HeartbeatState.IDLE
+
+    def _go_by_directory(self, channels: TokenizerChannels) -> None:
+        snapshot = channels.directory.look()
+        if snapshot is not None:
+            channels.directory.confirm(snapshot)
 
     def _look(self, channels: TokenizerChannels) -> bool:
         """Notice deaths and arrivals; return whether there is a scheduler that knows nothing."""
