@@ -6,11 +6,12 @@ this room.
 """
 
 import argparse
+import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +20,29 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.progress import TimeRemainingColumn as Remaining
 
 from core.config import HeadraceConfig
-from core.config_file import apply_override, config_from_table, read_toml
-from core.policy.limits import Limits
-from core.scheduler.settings import EngineSettings
-from core.simulation import options
+from core.config_file import read_toml
+from core.simulation import cases, options
+from core.simulation.cases import Machine
 from core.simulation.hardware import HARDWARE
 from core.simulation.noise import NoiseSettings
 from core.simulation.policies import find_policy
 from core.simulation.report import html_report
-from core.simulation.run import END_OF_TEXT, SimulationSettings
 from core.simulation.study import Case, Outcome, figures, run_case
 from core.simulation.tables import as_lines, class_table, overview_table
 from core.simulation.traces import Trace, read_trace
-from core.simulation.workload import DEFAULT_PROMISES, Workload, as_recorded, resampled
+from core.simulation.workload import Workload, as_recorded, resampled
 from core.terminal import PROGRAM, CommandError, ExitCode, Terminal, run_main
 
 DESCRIPTION = """Replay a trace of requests on a modelled machine, under one policy or several, with
 the scheduler that the engine runs.
 
 A trace is a CSV file (or .csv.gz) with the columns arrival_s, prompt_tokens, output_tokens, and
-optionally tenant, class, session, prefix_hit_tokens, hash_ids_512."""
+optionally tenant, class, max_tokens, session, prefix_hit_tokens, hash_ids_512.
+`headrace ctl record-trace FILE` writes one of a running engine."""
 
-GPU_DEFAULTS = {"max_num_seqs": 256, "max_num_batched_tokens": 2048}
 WARM_UP = 0.1
+DEFAULT_NOISE = 0.05
+NS_PER_US = 1000
 USAGE = ExitCode.USAGE
 
 
@@ -62,10 +63,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tenants-from", metavar="FORM", help="tenant, one or zipf:N")
     add("--classes-from", metavar="FORM", help="class, or mix:interactive=1,batch=2")
     add("--promise", action="append", default=[], metavar="CLASS=TTFT_S/ITL_S",
-        help="what a class is promised, seconds; 0 = nothing")  # fmt: skip
+        help="promise of a class instead of the configured one, seconds; 0 = none")  # fmt: skip
     add("--max-tokens", type=int, default=1024, metavar="N",
         help="what clients ask for, or the output if that is longer (default: 1024)")  # fmt: skip
-    add("--noise", type=float, default=0.05, metavar="S", help="scatter of step times (0.05)")
+    add("--noise", type=float, metavar="S",
+        help="scatter of step times (0.05; of this machine: as measured)")  # fmt: skip
+    add("--overhead-us", type=float, default=0.0, metavar="T",
+        help="what scheduler and channels add to a step, µs (0)")  # fmt: skip
     add("--outliers", action="store_true", help="0.5 %% of steps take three times as long")
     add("--margin", type=float, default=0.2, metavar="M",
         help="how much a policy that predicts keeps in reserve (0.2)")  # fmt: skip
@@ -78,13 +82,16 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     """Simulate every case and show what came of it."""
     check_numbers(args)
     trace = read_trace(args.trace, args.limit)
-    workload = make_workload(args, trace)
-    cases = list(make_cases(args, workload))
+    runs = list(make_runs(args, trace))
+    for name in runs[0].unknown_tenants:
+        terminal.note(f"tenant {name} is not in the configuration: it has the defaults")
     with Bars() as bars:
-        outcomes = [run_case(case, workload, time.process_time, bars.show) for case in cases]
+        outcomes = [
+            run_case(each.case, each.workload, time.process_time, bars.show) for each in runs
+        ]
     documents = [figures(outcome, WARM_UP) for outcome in outcomes]
     if args.report:
-        write_report(args, workload, outcomes, documents)
+        write_report(args, runs[0], outcomes, documents)
         terminal.note(f"report: {args.report}")
     if args.json:
         terminal.print_json({"trace": str(args.trace), "cases": documents})
@@ -98,7 +105,7 @@ def check_numbers(args: argparse.Namespace) -> None:
     bounds = {
         "speed": (1e-6, 1e6), "spread": (0.0, 3600.0), "qps": (1e-6, 1e6), "requests": (2, 10**8),
         "limit": (0, 10**9), "max_tokens": (0, 10**6), "noise": (0.0, 1.0), "margin": (0.0, 10.0),
-        "seed": (0, 2**31),
+        "seed": (0, 2**31), "overhead_us": (0.0, 1e6),
     }  # fmt: skip
     for name, (low, high) in bounds.items():
         value = getattr(args, name)
@@ -107,76 +114,60 @@ def check_numbers(args: argparse.Namespace) -> None:
             raise CommandError(f"--{flag} {value} is out of range: {low:g} to {high:g}", USAGE)
 
 
-def make_workload(args: argparse.Namespace, trace: Trace) -> Workload:
-    """Return the requests that the arguments describe."""
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A case and the requests as its configuration sees them."""
+
+    case: Case
+    workload: Workload
+    unknown_tenants: list[str]
+
+
+def make_runs(args: argparse.Namespace, trace: Trace) -> Iterator[Run]:
+    """Yield a run for each policy and value of the sweep."""
+    table = read_toml(args.config) if args.config is not None else {}
+    promised = options.promises(args.promise)
+    swept = options.sweep(args.sweep) if args.sweep else None
+    for value in swept.values if swept else ("",):
+        overrides = [*args.set, f"{swept.key}={value}"] if swept else args.set
+        config = cases.configuration(table, overrides, promised)
+        machine = find_machine(args.hardware, config, args, os.environ)
+        recorded = make_workload(args, trace, config)
+        longest = int((recorded.prompt_tokens + recorded.asked_tokens(args.max_tokens)).max())
+        filled = cases.for_machine(table, machine, longest)
+        config = cases.configuration(filled, overrides, promised)
+        workload = cases.with_configured(recorded, config)
+        settings = cases.settings_of(
+            config, machine, workload, max_tokens=args.max_tokens, seed=args.seed
+        )
+        for name in (args.policy or config.scheduler.policy).split(","):
+            find_policy(name)
+            label = f"{name} {swept.key}={value}" if swept else name
+            case = Case(label, name, settings, args.margin)
+            yield Run(case, workload, cases.unknown_tenants(workload, config))
+
+
+def make_workload(args: argparse.Namespace, trace: Trace, config: HeadraceConfig) -> Workload:
+    """Return the requests that the arguments describe, nothing promised yet."""
     if args.qps is None:
         workload = as_recorded(trace, speed=args.speed, spread_s=args.spread)
     else:
         workload = resampled(trace, qps=args.qps, num_requests=args.requests, seed=args.seed)
+    names = tuple(tenant.name for tenant in config.tenants)
     if args.tenants_from:
-        workload = options.assign_tenants(workload, args.tenants_from, trace, args.seed)
+        workload = options.assign_tenants(workload, args.tenants_from, trace, args.seed, names)
     if args.classes_from:
         workload = options.assign_classes(workload, args.classes_from, trace, args.seed)
-    return workload.with_promises(options.promises(args.promise, DEFAULT_PROMISES))
+    return workload
 
 
-def make_cases(args: argparse.Namespace, workload: Workload) -> Iterator[Case]:
-    """Yield a case for each policy and value of the sweep."""
-    swept = options.sweep(args.sweep) if args.sweep else None
-    for value in swept.values if swept else ("",):
-        overrides = [*args.set, f"{swept.key}={value}"] if swept else args.set
-        config = load(args.config, overrides, workload, args.max_tokens)
-        names = (args.policy or config.scheduler.policy).split(",")
-        for name in names:
-            find_policy(name)
-            label = f"{name} {swept.key}={value}" if swept else name
-            yield Case(label, name, make_settings(args, config, workload), args.margin)
-
-
-def load(
-    path: Path | None, overrides: list[str], workload: Workload, max_tokens: int
-) -> HeadraceConfig:
-    """Return the configuration; what it leaves open is set as for a GPU and for this workload."""
-    table: dict[str, Any] = read_toml(path) if path is not None else {}
-    for override in overrides:
-        apply_override(table, override)
-    engine = table.setdefault("engine", {})
-    if isinstance(engine, dict):
-        for key, value in (GPU_DEFAULTS | {"max_model_len": longest(workload, max_tokens)}).items():
-            engine.setdefault(key, value)
-    return config_from_table(table)
-
-
-def longest(workload: Workload, max_tokens: int) -> int:
-    """Return prompt + max_tokens of the longest request."""
-    asked = workload.output_tokens.clip(min=max_tokens)
-    return int((workload.prompt_tokens + asked).max())
-
-
-def make_settings(
-    args: argparse.Namespace, config: HeadraceConfig, workload: Workload
-) -> SimulationSettings:
-    """Return machine and engine; the prefix cache is of use only if the trace tells contents."""
-    hardware = HARDWARE[args.hardware]
-    engine = EngineSettings.from_config(
-        config.engine,
-        config.scheduler,
-        config.policy,
-        Limits(config.classes, {tenant.name: tenant for tenant in config.tenants}),
-        max_model_len=config.engine.max_model_len,
-        eos_token_ids=(END_OF_TEXT,),
-        digest_secret=b"",
-    )
-    has_contents = engine.prefix_cache and bool(workload.hash_ids)
-    return SimulationSettings(
-        engine=replace(engine, prefix_cache=has_contents),
-        hardware=hardware,
-        num_blocks=config.engine.num_kv_blocks or hardware.kv_tokens // engine.block_size,
-        num_replicas=config.engine.replicas,
-        max_tokens=args.max_tokens,
-        noise=NoiseSettings(args.noise, args.outliers),
-        seed=args.seed,
-    )
+def find_machine(
+    name: str, config: HeadraceConfig, args: argparse.Namespace, environ: Mapping[str, str]
+) -> Machine:
+    """Return the machine that the arguments name; raises CommandError if it is not known yet."""
+    noise = NoiseSettings(DEFAULT_NOISE if args.noise is None else args.noise, args.outliers)
+    overhead_ns = round(args.overhead_us * NS_PER_US)
+    return Machine(name=name, hardware=HARDWARE[name], noise=noise, overhead_ns=overhead_ns)
 
 
 def show(terminal: Terminal, documents: list[dict[str, Any]]) -> None:
@@ -188,16 +179,15 @@ def show(terminal: Terminal, documents: list[dict[str, Any]]) -> None:
 
 
 def write_report(
-    args: argparse.Namespace, workload: Workload, outcomes: list[Outcome],
-    documents: list[dict[str, Any]],
-) -> None:  # fmt: skip
+    args: argparse.Namespace, first: Run, outcomes: list[Outcome], documents: list[dict[str, Any]]
+) -> None:
     """Write the page; raises CommandError if that fails."""
     about = {
         "trace": args.trace.name,
-        "requests": f"{len(workload):,}",
-        "over": f"{workload.duration_s:.0f} s",
+        "requests": f"{len(first.workload):,}",
+        "over": f"{first.workload.duration_s:.0f} s",
         "machine": args.hardware,
-        "noise": f"{args.noise:g}",
+        "noise": f"{first.case.settings.noise.sigma:.3g}",
         "seed": str(args.seed),
     }
     command = shlex.join([PROGRAM, "simulate", *sys.argv[1:]])

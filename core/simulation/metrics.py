@@ -289,6 +289,8 @@ def is_stable(history: History, warm_up: float) -> bool:
     GROWTH_TOLERANCE of the rate at which prompt tokens arrive.
     """
     times_s, tokens = backlog(history)
+    if times_s[-1] <= 0:
+        return True
     keep = times_s >= warm_up * times_s[-1]
     slope = float(np.polyfit(times_s[keep], tokens[keep], 1)[0])
     arriving = float(history.workload.prompt_tokens.sum()) / times_s[-1]

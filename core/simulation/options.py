@@ -3,7 +3,7 @@
 Owns: their forms and what is said about text that has none of them. Never knows: argparse, files.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -30,8 +30,13 @@ class Sweep:
     values: tuple[str, ...]
 
 
-def assign_tenants(workload: Workload, form: str, trace: Trace, seed: int) -> Workload:
-    """Apply `tenant` (the trace's column), `one`, or `zipf:N`; raises ConfigError."""
+def assign_tenants(
+    workload: Workload, form: str, trace: Trace, seed: int, configured: Sequence[str] = ()
+) -> Workload:
+    """Apply `tenant` (the trace's column), `one`, or `zipf:N`; raises ConfigError.
+
+    Drawn tenants have the `configured` names, as long as there are any.
+    """
     if form == "tenant":
         if not trace.has_tenants:
             raise ConfigError("--tenants-from tenant: the trace has no column tenant")
@@ -43,7 +48,7 @@ def assign_tenants(workload: Workload, form: str, trace: Trace, seed: int) -> Wo
         raise ConfigError(
             f"--tenants-from {form!r} is none of tenant, one, zipf:N with N up to {MAX_TENANTS}"
         )
-    return with_zipf_tenants(workload, int(count), seed + TENANT_SEED)
+    return with_zipf_tenants(workload, int(count), seed + TENANT_SEED, configured)
 
 
 def assign_classes(workload: Workload, form: str, trace: Trace, seed: int) -> Workload:
@@ -69,11 +74,9 @@ def class_shares(text: str) -> dict[TrafficClass, float]:
     return shares
 
 
-def promises(
-    texts: list[str], defaults: Mapping[TrafficClass, Promise]
-) -> dict[TrafficClass, Promise]:
+def promises(texts: list[str]) -> dict[TrafficClass, Promise]:
     """Read `interactive=1.5/0.05`, seconds to the first token and between tokens, 0 = none."""
-    promised = dict(defaults)
+    promised = {}
     for text in texts:
         name, _, times = text.partition("=")
         ttft, slash, itl = times.partition("/")

@@ -108,6 +108,8 @@ def prepare(
     """Return the settings and a new policy for `name`; raises ConfigError for an unknown one."""
     baseline, budget = find_policy(name)
     engine = simulation.engine
+    if simulation.as_configured:
+        baseline = replace(baseline, max_num_batched_tokens=0, max_num_partial_prefills=0)
     budget = budget or baseline.max_num_batched_tokens or engine.max_num_batched_tokens
     engine = replace(
         engine,

@@ -47,6 +47,8 @@ class SimulationSettings:
     num_replicas: int = 1
     max_tokens: int = 0  # what clients ask for, if the output is shorter; 0 = exactly the output
     noise: NoiseSettings = NO_NOISE
+    overhead_ns: int = 0  # of each step, before the executor begins: scheduler and channels
+    as_configured: bool = False  # policies take the limits of a step from `engine`, not their usual
     seed: int = 0
 
 
@@ -54,7 +56,7 @@ class SimulationSettings:
 class _Running:
     plan: StepPlan
     requests: Ints
-    begin_ns: int
+    begin_ns: int  # the executor begins
     end_ns: int
 
 
@@ -80,7 +82,8 @@ class Simulation:
         self._ttft_deadline_ns = workload.ttft_deadline_ns().tolist()
         self._itl_cap_ns = workload.itl_cap_ns().tolist()
         longest = int((workload.prompt_tokens + workload.output_tokens).max())
-        self._ids = np.zeros(longest + settings.max_tokens, np.int32)
+        self._asked = workload.asked_tokens(settings.max_tokens)
+        self._ids = np.zeros(longest + int(self._asked.max()), np.int32)
         self._total_length = np.concatenate(
             [[0], workload.prompt_tokens + workload.output_tokens]
         )  # by request id
@@ -143,8 +146,7 @@ class Simulation:
 
     def _make_request(self, index: int) -> Request:
         workload = self._workload
-        prompt_len, output_len = int(workload.prompt_tokens[index]), workload.output_tokens[index]
-        max_tokens = max(int(output_len), self._settings.max_tokens)
+        prompt_len, max_tokens = int(workload.prompt_tokens[index]), int(self._asked[index])
         length = prompt_len + max_tokens
         cached = self._settings.engine.prefix_cache
         return Request(
@@ -175,7 +177,8 @@ class Simulation:
             if plan is not None:
                 duration_ns = self._noise.apply(self._settings.hardware.duration_ns(work_of(plan)))
                 requests = self._rows[replica]["request_id"][plan.rows["row"]].astype(np.int64)
-                self._running[replica] = _Running(plan, requests, now_ns, now_ns + duration_ns)
+                begin_ns = now_ns + self._settings.overhead_ns
+                self._running[replica] = _Running(plan, requests, begin_ns, begin_ns + duration_ns)
 
     def _end_steps(self, now_ns: int) -> None:
         for replica, running in enumerate(self._running):

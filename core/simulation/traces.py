@@ -8,10 +8,14 @@ for. Columns, named in a header line, in any order:
     output_tokens      at least 1
     tenant             optional
     session            optional, not used
-    class              optional: interactive, standard, batch or administrative; empty = standard
+    class              optional: interactive, standard, batch or administrative; empty = what the
+                       tenant's requests are if they name none, at first standard
     prefix_hit_tokens  optional, not used: what an endless cache would have found
     hash_ids_512       optional: blank-separated names of the prompt's blocks of 512 tokens; equal
                        names mean equal content up to that block's end
+    max_tokens         optional: what the client asked for; empty = not known
+
+What a running engine recorded of its own doing (`OBSERVED`) may be there too and is not used.
 """
 
 import csv
@@ -20,7 +24,7 @@ import math
 from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
@@ -31,7 +35,8 @@ from core.errors import HeadraceError
 from core.tenancy import TrafficClass
 
 REQUIRED = ("arrival_s", "prompt_tokens", "output_tokens")
-OPTIONAL = ("tenant", "session", "class", "prefix_hit_tokens", "hash_ids_512")
+OPTIONAL = ("tenant", "session", "class", "prefix_hit_tokens", "hash_ids_512", "max_tokens")
+OBSERVED = ("outcome", "queue_ms", "ttft_ms", "e2e_ms")
 HASHED_BLOCK_TOKENS = 512
 MAX_TOKENS = 10_000_000  # in a prompt or an output; more is a broken line
 DEFAULT_CLASS = TrafficClass.STANDARD
@@ -54,6 +59,8 @@ class Trace:
     has_tenants: bool = False
     has_classes: bool = False
     hash_ids: tuple[tuple[int, ...], ...] = ()  # of each request; empty if the file has none
+    names_class: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    max_tokens: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __len__(self) -> int:
         """Return the number of requests."""
@@ -97,7 +104,8 @@ def parse_trace(lines: Iterable[str], name: str, limit: int = 0) -> Trace:
 
 def _indexes(columns: list[str], name: str) -> dict[str, int]:
     missing = [column for column in REQUIRED if column not in columns]
-    unknown = [column for column in columns if column not in REQUIRED + OPTIONAL]
+    known = REQUIRED + OPTIONAL + OBSERVED
+    unknown = [column for column in columns if column not in known]
     if missing:
         raise TraceError(f"{name} line 1: no column {missing[0]}")
     if unknown:
@@ -122,6 +130,8 @@ class _Rows:
         self._tenants: dict[str, int] = {}
         self._tenant_indexes = array("q")
         self._classes = array("q")
+        self._names_class = array("b")
+        self._max_tokens = array("q")
         self._hash_ids: list[tuple[int, ...]] = []
 
     def __len__(self) -> int:
@@ -138,6 +148,10 @@ class _Rows:
         tenant = row.get("tenant", "")
         self._tenant_indexes.append(self._tenants.setdefault(tenant, len(self._tenants)))
         self._classes.append(self._class(row.get("class", ""), line))
+        self._names_class.append(bool(row.get("class")))
+        self._max_tokens.append(
+            self._count(row, "max_tokens", line) if row.get("max_tokens") else 0
+        )
         if "hash_ids_512" in row:
             self._hash_ids.append(self._ids(row["hash_ids_512"], line))
 
@@ -153,6 +167,8 @@ class _Rows:
             "tenant" in self._indexes,
             "class" in self._indexes,
             tuple(self._hash_ids),
+            np.array(self._names_class, np.bool_),
+            np.array(self._max_tokens),
         )
 
     def _arrival(self, text: str, line: int) -> float:

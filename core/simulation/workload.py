@@ -4,19 +4,22 @@ Owns: the ways from a trace to a workload (as recorded, faster, or resampled at 
 made the tenant and class of each request. Never knows: files, policies, time as it passes.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from core.clock import NS_PER_S
 from core.simulation.traces import HASHED_BLOCK_TOKENS, Trace
-from core.tenancy import TrafficClass
+from core.tenancy import ClassesConfig, TenantConfig, TrafficClass
+
+Mask = npt.NDArray[np.bool_]
 
 START_NS = 1_000_000_000  # of the simulated time; 0 means "never" in stamps
 HASH_BYTES = 12  # of a digest's 16; the rest counts the blocks within a hashed one
 ZIPF_EXPONENT = 1.0
+MS_PER_S = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +30,13 @@ class Promise:
     itl_s: float = 0.0
 
 
-DEFAULT_PROMISES: Mapping[TrafficClass, Promise] = {
-    TrafficClass.INTERACTIVE: Promise(1.0, 0.1),
-    TrafficClass.STANDARD: Promise(5.0, 0.2),
-    TrafficClass.BATCH: Promise(600.0, 0.0),
-    TrafficClass.ADMINISTRATIVE: Promise(1.0, 0.1),
-}
+def promises_of(classes: ClassesConfig) -> dict[TrafficClass, Promise]:
+    """Return what a configuration promises to each class."""
+    configs = {each: classes.of(each) for each in TrafficClass}
+    return {
+        each: Promise(config.ttft_ms / MS_PER_S, config.itl_ms / MS_PER_S)
+        for each, config in configs.items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,8 @@ class Workload:
     traffic_class: npt.NDArray[np.int64]
     promises: Mapping[TrafficClass, Promise]
     hash_ids: tuple[tuple[int, ...], ...] = ()
+    names_class: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))  # empty = all do
+    max_tokens: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __len__(self) -> int:
         """Return the number of requests."""
@@ -65,6 +71,15 @@ class Workload:
     def itl_cap_ns(self) -> npt.NDArray[np.int64]:
         """Return the longest promised gap, int64[n]; 0 = nothing is promised."""
         return self._by_class([self._of(c).itl_s for c in TrafficClass])
+
+    def asked_tokens(self, usual: int) -> npt.NDArray[np.int64]:
+        """Return the max_tokens of each request, int64[n]: as recorded, else `usual`, and never
+        less than its output.
+        """
+        asked = np.full(len(self), usual, np.int64)
+        if len(self.max_tokens):
+            asked = np.where(self.max_tokens > 0, self.max_tokens, asked)
+        return np.maximum(asked, self.output_tokens)
 
     def prefix_digests(self, index: int, block_size: int) -> tuple[bytes, ...]:
         """Return a name for each KV block that lies in the hashed blocks of a prompt."""
@@ -102,8 +117,10 @@ def as_recorded(trace: Trace, *, speed: float = 1.0, spread_s: float = 0.0) -> W
         tenants=tuple(name or "default" for name in trace.tenants),
         tenant_index=trace.tenant_index,
         traffic_class=trace.traffic_class,
-        promises=DEFAULT_PROMISES,
+        promises={},
         hash_ids=trace.hash_ids,
+        names_class=trace.names_class,
+        max_tokens=trace.max_tokens,
     )
 
 
@@ -122,7 +139,9 @@ def resampled(trace: Trace, *, qps: float, num_requests: int, seed: int) -> Work
         tenants=tuple(name or "default" for name in trace.tenants),
         tenant_index=trace.tenant_index[chosen],
         traffic_class=trace.traffic_class[chosen],
-        promises=DEFAULT_PROMISES,
+        promises={},
+        names_class=trace.names_class[chosen] if len(trace.names_class) else trace.names_class,
+        max_tokens=trace.max_tokens[chosen] if len(trace.max_tokens) else trace.max_tokens,
     )
 
 
@@ -132,12 +151,18 @@ def with_one_tenant(workload: Workload) -> Workload:
     return replace(workload, tenants=("default",), tenant_index=nobody_else)
 
 
-def with_zipf_tenants(workload: Workload, num_tenants: int, seed: int) -> Workload:
-    """Return `workload` with tenants t1, t2, … drawn at random, tk k times as rarely as t1."""
+def with_zipf_tenants(
+    workload: Workload, num_tenants: int, seed: int, configured: Sequence[str] = ()
+) -> Workload:
+    """Return `workload` with tenants drawn at random, the k-th one k times as rarely as the first.
+
+    Their names are the `configured` ones, and t1, t2, … when those are used up.
+    """
     weights = np.arange(1, num_tenants + 1, dtype=float) ** -ZIPF_EXPONENT
     random = np.random.default_rng(seed)
     drawn = random.choice(num_tenants, len(workload), p=weights / weights.sum())
-    names = tuple(f"t{number}" for number in range(1, num_tenants + 1))
+    further = (f"t{number}" for number in range(len(configured) + 1, num_tenants + 1))
+    names = (*configured[:num_tenants], *further)
     return replace(workload, tenants=names, tenant_index=drawn)
 
 
@@ -147,7 +172,18 @@ def with_class_mix(workload: Workload, shares: Mapping[TrafficClass, float], see
     weights = np.array(list(shares.values()), float)
     random = np.random.default_rng(seed)
     drawn = random.choice(classes, len(workload), p=weights / weights.sum())
-    return replace(workload, traffic_class=drawn)
+    return replace(workload, traffic_class=drawn, names_class=np.ones(len(workload), np.bool_))
+
+
+def with_default_classes(workload: Workload, tenants: Mapping[str, TenantConfig]) -> Workload:
+    """Return `workload` where a request that names no class has the default one of its tenant."""
+    if not len(workload.names_class):
+        return workload
+    nobody = TenantConfig(name="nobody")
+    defaults = [tenants.get(name, nobody).default_class for name in workload.tenants]
+    table = np.array([TrafficClass[name.upper()] for name in defaults])
+    classes = np.where(workload.names_class, workload.traffic_class, table[workload.tenant_index])
+    return replace(workload, traffic_class=classes)
 
 
 def _spread(arrival_s: npt.NDArray[np.float64], spread_s: float) -> npt.NDArray[np.float64]:

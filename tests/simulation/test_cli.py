@@ -85,6 +85,51 @@ def test_the_configuration_is_the_engines(trace: str, tmp_path: Path) -> None:
     assert case["refusals"] == {"context_length_exceeded": 1}
 
 
+CONFIG = """
+[classes.interactive]
+ttft_ms = 1
+[[tenants]]
+name = "a"
+default_class = "batch"
+max_queued_requests = 1
+[[tenants]]
+name = "c"
+"""
+
+
+def test_tenants_and_classes_are_the_configured_ones(tmp_path: Path) -> None:
+    """Promises, default classes and caps hold; who is not in the file is named."""
+    config, trace = tmp_path / "c.toml", tmp_path / "t.csv"
+    config.write_text(CONFIG)
+    trace.write_text(
+        "arrival_s,prompt_tokens,output_tokens,tenant,class\n"
+        "0,900,9,b,interactive\n0,100,9,a,\n0,100,9,a,\n0,100,9,a,standard\n"
+    )
+    flags = ("--trace", str(trace), "--config", str(config), "--json")
+    code, out, err = simulate(*flags, "--policy", "headrace")
+    assert (code, err) == (
+        ExitCode.OK, "tenant b is not in the configuration: it has the defaults\n",
+    )  # fmt: skip
+    [case] = json.loads(out)["cases"]
+    assert set(case["classes"]) == {"interactive", "batch", "standard"}
+    code, out, _ = simulate(*flags, "--policy", "fcfs")
+    [case] = json.loads(out)["cases"]
+    assert case["classes"]["interactive"]["miss_share"] == 1.0
+    code, out, _ = simulate(*flags, "--policy", "fcfs", "--promise", "interactive=9/0")
+    [case] = json.loads(out)["cases"]
+    assert case["classes"]["interactive"]["miss_share"] == 0.0
+
+
+def test_drawn_tenants_have_the_configured_names(trace: str, tmp_path: Path) -> None:
+    """And further names when those are used up."""
+    config = tmp_path / "c.toml"
+    config.write_text(CONFIG)
+    arguments = ("--qps", "9", "--requests", "50", "--tenants-from", "zipf:3", "--json")
+    code, out, _ = simulate("--trace", trace, "--config", str(config), *arguments)
+    assert code == ExitCode.OK
+    assert set(json.loads(out)["cases"][0]["tenants"]) == {"a", "c", "t3"}
+
+
 def test_arrivals_can_be_resampled_and_owners_drawn(trace: str) -> None:
     """A rate, a number of requests, tenants and classes of the user's choice."""
     code, out, _ = simulate(
@@ -156,10 +201,7 @@ def test_small_forms_are_read_as_documented() -> None:
     assert class_shares("interactive=1,batch=2.5") == {
         TrafficClass.INTERACTIVE: 1.0, TrafficClass.BATCH: 2.5,
     }  # fmt: skip
-    defaults = {TrafficClass.BATCH: Promise(9.0, 9.0), TrafficClass.STANDARD: Promise(1.0, 0.0)}
-    assert promises(["batch=1.5/0"], defaults) == {
-        TrafficClass.BATCH: Promise(1.5, 0.0), TrafficClass.STANDARD: Promise(1.0, 0.0),
-    }  # fmt: skip
+    assert promises(["batch=1.5/0"]) == {TrafficClass.BATCH: Promise(1.5, 0.0)}
     assert sweep("a.b=1, 2") == Sweep("a.b", ("1", "2"))
     for text in ("x", "-1", "inf", ""):
         with pytest.raises(ConfigError):

@@ -39,6 +39,14 @@ def test_block_names_are_whole_numbers() -> None:
     assert trace.hash_ids == ((4, 5), ())
 
 
+def test_what_an_engine_recorded_is_a_trace() -> None:
+    """What clients asked for is used, what came of it is not."""
+    header = f"{HEADER},class,max_tokens,outcome,queue_ms,ttft_ms,e2e_ms"
+    trace = parsed("0,5,2,batch,8,stopped,1.5,2.5,9", "0,5,2,,,queue_full,,,", header=header)
+    assert trace.max_tokens.tolist() == [8, 0]
+    assert trace.names_class.tolist() == [True, False]
+
+
 def test_a_limit_ends_the_reading() -> None:
     """Lines behind it are not even looked at."""
     assert len(parsed("0,1,1", "0,1,1", "rubbish", limit=2)) == 2

@@ -101,3 +101,9 @@ def test_a_hashed_block_names_the_kv_blocks_in_it() -> None:
     assert short == first[:1]
     assert len(set(first)) == 4
     assert {len(digest) for digest in first} == {16}
+
+
+def test_the_recorded_max_tokens_is_what_was_asked_for() -> None:
+    """Where it is not known the usual one, and never less than the output."""
+    workload = as_recorded(trace_of("0,1,9,4", "0,1,2,4", "0,1,2,", more=",max_tokens"))
+    assert workload.asked_tokens(6).tolist() == [9, 4, 6]
