@@ -1,0 +1,234 @@
+"""Token-rate budgets: what each tenant may still use, and when it may use more.
+
+Owns: the state of every budget, its reservations, and its refusals. Never knows: queues, steps,
+HTTP. Cost is in tokens, prompt + output; a cached prompt token counts as any other, so that what a
+request costs does not depend on its neighbours.
+
+    strict     at arrival prompt + max_tokens are debited; at the end, once, it is as if only what
+               was used had been debited then
+    postpaid   nothing at arrival, the prompt and the first token at the start, every further token
+               when it is scheduled; while overdrawn nothing new is let in, and nothing starts
+
+What was not used is given back as if it had never been debited. Subtracting it from the TAT gives
+back too much: time has passed since, and has already filled the bucket up to its brim. So each open
+debit remembers the TAT that the later debits alone would have made; the TAT never falls below it.
+Nothing is ever used beyond burst + rate × time, over any window of arrivals.
+
+Work that was shed or failed costs nothing; what ends before its start neither; what a client
+cancels costs what was used. A changed rate keeps the debt in tokens. A restart of the scheduler
+loses all debts; requests that live on from before it (`num_output_tokens` > 0) are debited for what
+they have still to come.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from core.errors import Rejection, RejectionReason
+from core.policy.limits import Limits
+from core.request import Request, RequestStatus
+from core.tenancy import TenantConfig
+from core.token_rate import ReturnLine, TokenRate
+
+Times = npt.NDArray[np.int64]
+
+FREE = frozenset({RequestStatus.FINISHED_SHED, RequestStatus.FINISHED_ERROR})
+POSTPAID = "postpaid"
+
+
+class Ledger:
+    """The debits of one tenant as its TAT, and what it would be without those still open."""
+
+    def __init__(self) -> None:
+        """Start with a full bucket."""
+        self.tat_ns = 0
+        self._num_debits = 0
+        self._open: Times = np.zeros(0, np.int64)  # numbers, ascending
+        self._later_ns: Times = np.zeros(0, np.int64)  # TAT of the debits after each, alone
+
+    @property
+    def num_open(self) -> int:
+        """Debits that may still become smaller."""
+        return len(self._open)
+
+    def debit(self, time_ns: int, now_ns: int) -> None:
+        """Debit for good."""
+        self.tat_ns = max(self.tat_ns, now_ns) + time_ns
+        np.maximum(self._later_ns, now_ns, out=self._later_ns)
+        self._later_ns += time_ns
+
+    def open(self, time_ns: int, now_ns: int) -> int:
+        """Debit what may turn out to be too much; return its number, for `close`."""
+        self.debit(time_ns, now_ns)
+        self._num_debits += 1
+        self._open = np.append(self._open, self._num_debits)
+        self._later_ns = np.append(self._later_ns, 0)
+        return self._num_debits
+
+    def close(self, number: int, excess_ns: int) -> None:
+        """Make an open debit smaller by what was too much, as if it had been so from its start."""
+        place = int(self._open.searchsorted(number))
+        assert place < len(self._open), number
+        assert self._open[place] == number, number
+        later_ns = int(self._later_ns[place])
+        before = self._later_ns[:place]
+        np.maximum(before - excess_ns, later_ns, out=before)
+        self.tat_ns = max(self.tat_ns - excess_ns, later_ns)
+        self._open = np.delete(self._open, place)
+        self._later_ns = np.delete(self._later_ns, place)
+
+    def rescale(self, numerator: int, denominator: int, now_ns: int) -> None:
+        """Stretch all debt by a fraction, rounding up."""
+
+        def stretched(tat_ns: int) -> int:
+            debt_ns = max(0, tat_ns - now_ns)
+            return min(tat_ns, now_ns) - (-debt_ns * numerator // denominator)
+
+        self.tat_ns = stretched(self.tat_ns)
+        self._later_ns = np.array([stretched(t) for t in self._later_ns.tolist()], np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What a request was let in with."""
+
+    number: int  # of its open debit
+    num_tokens: int
+    num_free_tokens: int  # used before a restart, paid then
+
+
+class Budget:
+    """One tenant's budget."""
+
+    def __init__(self, settings: TenantConfig, rate: TokenRate) -> None:
+        """Start with a full bucket."""
+        self.is_postpaid = settings.budget_mode == POSTPAID
+        self.rate = rate
+        self._ledger = Ledger()
+        self._returns = ReturnLine()
+        self._reservations: dict[Request, Reservation] = {}
+
+    @property
+    def tat_ns(self) -> int:
+        """When the bucket is full again; in the past, it is."""
+        return self._ledger.tat_ns
+
+    @property
+    def ready_ns(self) -> int:
+        """When it is overdrawn no more."""
+        return self.tat_ns - self.rate.burst_ns
+
+    def configure(self, settings: TenantConfig, rate: TokenRate, now_ns: int) -> None:
+        """Take over a changed rate and mode; the debt stays the same number of tokens."""
+        old = self.rate
+        self.is_postpaid = settings.budget_mode == POSTPAID
+        self.rate = rate
+        if rate.tokens_per_minute != old.tokens_per_minute:
+            self._ledger.rescale(old.tokens_per_minute, rate.tokens_per_minute, now_ns)
+
+    def refusal(self, request: Request, now_ns: int) -> Rejection | None:
+        """Return why `request` may not be let in now."""
+        num_tokens, rate = request.prompt_len + request.max_tokens, self.rate
+        knob = f"tenants[{request.tenant}]"
+        if not self.is_postpaid and not rate.ever_fits(num_tokens):
+            return Rejection(
+                RejectionReason.RATE_NEVER_FITS,
+                0,
+                f"{knob}.burst_tokens",
+                num_tokens,
+                rate.burst_tokens,
+            )
+        needed = 0 if self.is_postpaid else num_tokens
+        if rate.ready_ns(self.tat_ns, needed, now_ns) <= now_ns:
+            return None
+        return Rejection(
+            RejectionReason.TENANT_RATE,
+            self._returns.join(rate, self.tat_ns, num_tokens, now_ns),
+            f"{knob}.tokens_per_minute",
+            num_tokens,
+            rate.tokens_left(self.tat_ns, now_ns),
+        )
+
+    def admit(self, request: Request, now_ns: int) -> None:
+        """Debit what `request` may come to use, unless that is done as it uses it."""
+        self._returns.leave(now_ns)
+        if self.is_postpaid:
+            return
+        num_free = request.num_tokens if request.num_output_tokens else 0
+        num_tokens = request.prompt_len + request.max_tokens - num_free
+        number = self._ledger.open(self.rate.time_ns(num_tokens), now_ns)
+        self._reservations[request] = Reservation(number, num_tokens, num_free)
+
+    def started(self, request: Request, now_ns: int) -> None:
+        """Debit the prompt and the token that follows it, if `request` is not paid already."""
+        if self.is_postpaid and request.first_start_ns == 0 and request not in self._reservations:
+            prompt_len = 0 if request.num_output_tokens else request.prompt_len
+            self.debit(prompt_len + 1, now_ns)
+
+    def debit(self, num_tokens: int, now_ns: int) -> None:
+        """Debit what was used."""
+        self._ledger.debit(self.rate.time_ns(num_tokens), now_ns)
+
+    def settle(self, request: Request) -> None:
+        """Give back what an ended `request` has not used."""
+        reservation = self._reservations.pop(request, None)
+        if reservation is None:
+            return
+        used = used_tokens(request, reservation.num_free_tokens)
+        debited_ns = self.rate.time_ns(reservation.num_tokens)
+        self._ledger.close(reservation.number, debited_ns - self.rate.time_ns(used))
+
+
+class Budgets:
+    """The budgets of all tenants that have one."""
+
+    def __init__(self, limits: Limits) -> None:
+        """Start with full buckets."""
+        self._budgets: dict[str, Budget] = {}
+        self.configure(limits, 0)
+
+    def configure(self, limits: Limits, now_ns: int) -> None:
+        """Take over changed rates; a budget that is gone is forgotten."""
+        known, self._budgets = self._budgets, {}
+        for name, settings in limits.tenants.items():
+            rate = TokenRate.of(settings)
+            if rate is None:
+                continue
+            budget = known.get(name) or Budget(settings, rate)
+            budget.configure(settings, rate, now_ns)
+            self._budgets[name] = budget
+
+    def of(self, tenant: str) -> Budget | None:
+        """Return the budget of a tenant, None if it has none."""
+        return self._budgets.get(tenant)
+
+    def refusal(self, request: Request, now_ns: int) -> Rejection | None:
+        """Return why the budget of its tenant does not let `request` in now."""
+        budget = self.of(request.tenant)
+        return None if budget is None else budget.refusal(request, now_ns)
+
+    def admit(self, request: Request, now_ns: int) -> None:
+        """Take in that `request` was let in."""
+        budget = self.of(request.tenant)
+        if budget is not None:
+            budget.admit(request, now_ns)
+
+    def started(self, request: Request, now_ns: int) -> None:
+        """Take in that `request` has a row."""
+        budget = self.of(request.tenant)
+        if budget is not None:
+            budget.started(request, now_ns)
+
+    def settle(self, request: Request) -> None:
+        """Take in the end of a request that was let in."""
+        budget = self.of(request.tenant)
+        if budget is not None:
+            budget.settle(request)
+
+
+def used_tokens(request: Request, num_free_tokens: int = 0) -> int:
+    """Return what an ended request costs, besides what was paid before."""
+    if request.status in FREE or request.first_start_ns == 0:
+        return 0
+    return request.num_tokens - num_free_tokens
