@@ -37,6 +37,7 @@ from core.scheduler.statistics import (
 )
 from core.scheduler.step_builder import StepBuilder
 from core.scheduler.step_results import apply_result
+from core.scheduler.trace_log import TraceLog
 
 
 class EngineCore:
@@ -119,6 +120,11 @@ class EngineCore:
         live = self._scheduler.live_requests()
         chosen = [r for r in live if tenant is None or r.tenant == tenant]
         return [request_view(self._scheduler, request) for request in chosen[:limit]]
+
+    @property
+    def trace_log(self) -> TraceLog:
+        """The requests that have ended."""
+        return self._scheduler.trace_log
 
     def request(self, request_id: int) -> RequestView | None:
         """Return one request, None if it is unknown."""

@@ -23,6 +23,7 @@ from core.scheduler.outputs import NOBODY, Outputs
 from core.scheduler.plan import OutputKind
 from core.scheduler.replica import Fence, Replica, ReplicaState
 from core.scheduler.settings import EngineSettings
+from core.scheduler.trace_log import TraceLog
 from core.scheduler.waiting import WaitingQueue
 
 
@@ -53,6 +54,7 @@ class Scheduler:
         self.waiting = WaitingQueue(policy, metering)
         self.deadlines = DeadlineHeap()
         self.outputs = Outputs()
+        self.trace_log = TraceLog()
         self.requests: dict[int, Request] = {}  # all that are not released yet
         self.draining = False
         self.limits = settings.limits
@@ -330,6 +332,7 @@ class Scheduler:
         started_ns = request.first_start_ns or now_ns
         queue_ns = started_ns - request.arrival_ns
         self.outputs.add(request, OutputKind.FINISHED, queue_ns=queue_ns)
+        self.trace_log.add(request, now_ns)
         metering = self.metering
         metering.count_finished(request.status)
         if request.rejection is not None:

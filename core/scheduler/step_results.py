@@ -37,9 +37,10 @@ def apply_result(scheduler: Scheduler, replica: Replica, result: StepResult, now
     while replica.in_flight[0].step < result.step:
         _recompute_lost(scheduler, replica, now_ns)
     plan = replica.in_flight.popleft()
+    duration_ns = result.finished_ns - result.started_ns
+    scheduler.trace_log.step(plan.planned_ns, duration_ns, replica.last_result_ns, now_ns)
     replica.last_result_ns = now_ns
     scheduler.metering.steps += 1
-    duration_ns = result.finished_ns - result.started_ns
     scheduler.metering.step_time.observe_ns(duration_ns)
     scheduler.policy.measured(replica.index, result.step, duration_ns)
     _AppliedStep(scheduler, replica, plan, result, now_ns).run()

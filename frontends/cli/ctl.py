@@ -6,11 +6,15 @@ Never knows: any particular command.
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 
 from core.config import HeadraceConfig
 from core.terminal import CommandError, ExitCode, Terminal
 from frontends.cli.control_client import Engine, call, find_engine
+from frontends.cli.recorded_trace import record_trace
 from frontends.cli.render import render_result
 from ipc.control.declaration import Argument, ArgumentError, Command, ReplyCode
 from ipc.control.registry import COMMANDS
@@ -36,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         for argument in command.arguments:
             add_argument(sub, argument)
+        if command.joins_trace:
+            sub.add_argument("file", type=Path, metavar="FILE", help="the trace to write")
         add_common(sub, command)
 
 
@@ -99,14 +105,24 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     engine = find_engine(args.name, os.environ)
     if command.confirm and not args.yes:
         terminal.confirm(question(command, checked, engine))
-    reply = call(engine, command.name, checked)
+    if command.joins_trace:
+        recorded = record_trace(partial(ask, engine, command), checked, args.file)
+        result: dict[str, object] = {"file": str(args.file), **asdict(recorded)}
+    else:
+        result = ask(engine, command, checked)
+    if args.json:
+        terminal.print_json(result)
+    else:
+        terminal.write(render_result(command, result, terminal))
+    return ExitCode.OK
+
+
+def ask(engine: Engine, command: Command, args: Mapping[str, object]) -> dict[str, object]:
+    """Return the result of a command; raises CommandError if it was not carried out."""
+    reply = call(engine, command.name, args)
     if reply.error:
         raise CommandError(reply.error, exit_code(reply.code))
-    if args.json:
-        terminal.print_json(reply.result)
-    else:
-        terminal.write(render_result(command, reply.result, terminal))
-    return ExitCode.OK
+    return reply.result
 
 
 def question(command: Command, args: dict[str, object], engine: Engine) -> str:

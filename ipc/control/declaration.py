@@ -150,8 +150,9 @@ class Command:
     """One control command.
 
     `confirm` is the question a person is asked first ("" = none needed); the caller's `--yes` skips
-    it. Of each tuple in `exactly_one_of` one argument must be given. Every command is idempotent:
-    asking twice is the same as once.
+    it. With `joins_trace` the command line asks for all rows and writes them into a FILE. Of each
+    tuple in `exactly_one_of` one argument must be given. Every command is idempotent: asking twice
+    is the same as once.
     """
 
     name: str
@@ -163,6 +164,7 @@ class Command:
     exactly_one_of: tuple[tuple[str, ...], ...] = ()
     permission: Permission = Permission.ADMIN
     confirm: str = ""
+    joins_trace: bool = False
 
     def check(self, args: Mapping[str, object]) -> dict[str, object]:
         """Return a copy of `args` that fits; raises ArgumentError naming the first fault."""

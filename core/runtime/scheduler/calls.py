@@ -1,4 +1,5 @@
-"""Control commands that the scheduler answers: `requests`, `cancel`, `drain`, `undrain`.
+"""Control commands that the scheduler answers: `requests`, `cancel`, `drain`, `undrain`,
+`record-trace`.
 
 Owns: the check of the arguments, the events a command becomes, and its answer. Never knows:
 sockets. A command is applied between two steps; its answer names the step boundary.
@@ -18,12 +19,15 @@ from core.scheduler.events import (
     UndrainReplica,
 )
 from core.scheduler.statistics import RequestView
+from core.scheduler.trace_log import COLUMNS
 from ipc.control.declaration import ArgumentError, ReplyCode
+from ipc.control.record_trace import DEFAULT_ROWS
 from ipc.control.registry import COMMANDS
 from ipc.messages import ControlCall, ControlReply
 
 DEFAULT_LIMIT = 1000
-OWN_COMMANDS = ("requests", "cancel", "drain", "undrain")
+NS_PER_US = 1000
+OWN_COMMANDS = ("requests", "cancel", "drain", "undrain", "record-trace")
 
 
 def answer(
@@ -59,6 +63,8 @@ def _carry_out(
             return _requests(args, core, operations, now_ns)
         case "cancel":
             return _cancel(args, core, operations, now_ns)
+        case "record-trace":
+            return _record_trace(args, core)
         case _:
             return _drain(args, core, command == "drain", now_ns)
 
@@ -105,6 +111,21 @@ def _drain(
     event = DrainReplica(index) if draining else UndrainReplica(index)
     core.on_events([event], now_ns)
     return {"draining": draining, "before": replicas[index].draining}
+
+
+def _record_trace(args: Mapping[str, object], core: EngineCore) -> dict[str, object]:
+    """Return a piece of what has ended; rows that are gone are passed over."""
+    log = core.trace_log
+    first = max(int(str(args.get("first", 0))), log.first_row)
+    rows = log.rows(first, int(str(args.get("limit", DEFAULT_ROWS))))
+    return {
+        "rows": rows,
+        "columns": list(COLUMNS),
+        "first": first,
+        "next": first + len(rows),
+        "total": log.num_rows,
+        "overhead_us": log.overhead_ns() / NS_PER_US,
+    }
 
 
 def _views(core: EngineCore, tenant: object) -> list[RequestView]:

@@ -1,0 +1,60 @@
+"""The pieces of a recorded trace become one file that the simulator reads."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from core.scheduler.trace_log import COLUMNS
+from core.simulation.traces import read_trace
+from core.terminal import CommandError
+from frontends.cli.recorded_trace import Record, record_trace
+
+ROWS = [
+    (3_000_000_000, 9, 2, 4, 0, "a", "batch", "stopped", 10, 2_000_000, 5_000_000),
+    (1_000_000_000, 7, 8, 8, 0, "b", "interactive", "queue_full_requests", 0, 0, 1_000),
+    (2_500_000_000, 5, 1, 1, 4, "a", "standard", "length", 10, 1_500_000, 1_500_000),
+]
+
+
+class Engine:
+    """Has some rows of which the first few are gone; a row more ends with each call."""
+
+    def __init__(self, num_gone: int = 0) -> None:
+        self.num_gone = num_gone
+        self.num_calls = 0
+
+    def ask(self, args: Mapping[str, object]) -> Record:
+        self.num_calls += 1
+        first = max(int(str(args.get("first", 0))), self.num_gone)
+        rows = [list(row) for row in ROWS[first : first + 2]]
+        return {
+            "rows": rows, "columns": list(COLUMNS), "first": first, "next": first + len(rows),
+            "total": len(ROWS) + self.num_calls - 1, "overhead_us": 300.0,
+        }  # fmt: skip
+
+
+def test_a_recording_is_a_trace(tmp_path: Path) -> None:
+    """In the order of arrival, from 0; what ends while it is read is left for the next time."""
+    path, engine = tmp_path / "t.csv", Engine()
+    recorded = record_trace(engine.ask, {}, path)
+    assert (recorded.num_requests, recorded.num_missed, recorded.overhead_us) == (3, 0, 300.0)
+    trace = read_trace(path)
+    assert trace.arrival_s.tolist() == [0.0, 1.5, 2.0]
+    assert trace.prompt_tokens.tolist() == [7, 5, 9]
+    assert trace.max_tokens.tolist() == [8, 1, 4]
+    assert trace.tenants == ("b", "a")
+    assert path.read_text().splitlines()[1].endswith("queue_full_requests,,,0.001")
+
+
+def test_rows_that_are_gone_are_counted(tmp_path: Path) -> None:
+    """The engine keeps so many only."""
+    recorded = record_trace(Engine(num_gone=1).ask, {}, tmp_path / "t.csv")
+    assert (recorded.num_requests, recorded.num_missed) == (2, 1)
+
+
+def test_a_file_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:
+    """And nothing is left of it."""
+    with pytest.raises(CommandError, match="cannot write"):
+        record_trace(Engine().ask, {}, tmp_path / "no" / "t.csv")
+    assert list(tmp_path.iterdir()) == []
