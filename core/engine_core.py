@@ -143,8 +143,8 @@ class EngineCore:
                 self._abort(self._scheduler.requests.get(request_id), closed_ns or now_ns, now_ns)
             case ev.Stop(request_id, num_output_tokens):
                 self._stop(request_id, num_output_tokens, now_ns)
-            case ev.ReplicaUp(replica, epoch, num_blocks):
-                self._replica_up(self._replicas[replica], epoch, num_blocks, now_ns)
+            case ev.ReplicaUp():
+                self._replica_up(self._replicas[event.replica], event, now_ns)
             case ev.ReplicaDown(replica):
                 self._lose_replica(self._replicas[replica], ReplicaState.DOWN, now_ns)
             case ev.ReplicaGone(replica):
@@ -202,10 +202,11 @@ class EngineCore:
         else:
             self._scheduler.stop(request, max(0, num_output_tokens), now_ns)
 
-    def _replica_up(self, replica: Replica, epoch: int, num_blocks: int, now_ns: int) -> None:
+    def _replica_up(self, replica: Replica, up: ev.ReplicaUp, now_ns: int) -> None:
         if replica.state is ReplicaState.UP:
             self._lose_replica(replica, ReplicaState.DOWN, now_ns)
-        replica.come_up(epoch, num_blocks)
+        replica.come_up(up.epoch, up.num_blocks)
+        self._scheduler.policy.replica_up(replica.index, up.basis)
         self._end_what_never_fits(now_ns)
 
     def _lose_replica(self, replica: Replica, state: ReplicaState, now_ns: int) -> None:

@@ -12,12 +12,14 @@ wasteful but not unsafe.
     it was started, or ended while waiting        →   remove
     it has a row; it has lost it                  →   started, stopped
     it has ended                                  →   ended
+    an executor is ready, its steps were timed    →   replica_up
     step boundary, decodes are in the plan        →   fill: grant, grant, … (defer, preempt, shed)
     the step was computed                         →   measured
     between steps                                 →   tend (shed)
     a running request cannot grow                 →   victim
     how many blocks must stay after a start       →   headroom_blocks
     an operator asks why a request waits          →   why
+    the board shows how good predictions are      →   prediction
 """
 
 from collections.abc import Sequence
@@ -29,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.errors import Rejection
+from core.policy.cost_model import CostBasis
 from core.policy.limits import Limits
 from core.request import Request
 
@@ -101,6 +104,16 @@ class DecodeBatch:
     num_output_tokens: npt.NDArray[np.int32]  # delivered so far
     ttft_deadline_ns: npt.NDArray[np.int64]
     itl_cap_ns: npt.NDArray[np.int64]
+    last_token_ns: npt.NDArray[np.int64]  # when it was delivered; 0 = it is on its way
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """How well the steps of a replica are predicted; pairs are (decodes alone, with prompts)."""
+
+    factors: tuple[float, float]  # by which steps differ from what was measured at the start
+    sigmas: tuple[float, float]  # relative scatter that is left
+    infeasible_steps: int  # whose decodes alone broke a promised gap
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +256,10 @@ class Policy(Protocol):
         """Take in the end of a request that `refusal` had let in; its status says which."""
         return None
 
+    def replica_up(self, replica: int, basis: CostBasis | None) -> None:
+        """Take in that an executor is ready; `basis` is what its steps cost, None if unknown."""
+        return None
+
     def fill(self, step: Step) -> None:
         """Hand out what the decodes leave of `step`."""
         ...
@@ -275,6 +292,10 @@ class Policy(Protocol):
 
     def why(self, request: Request) -> Wait | None:
         """Return why a waiting `request` was not started so far, None if nobody knows."""
+        return None
+
+    def prediction(self, replica: int) -> Prediction | None:
+        """Return how well steps of `replica` are predicted, None if they are not."""
         return None
 
     def check_integrity(self) -> None:

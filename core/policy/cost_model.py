@@ -1,7 +1,8 @@
 """What a step costs, as a function of what is in it.
 
-Owns: the sums that every cost model reads (`StepWork`) and the search for the largest prompt chunk
-that fits into a time. Never knows: hardware or measurements; those are behind `CostModel`.
+Owns: the sums that every cost model reads (`StepWork`), the linear model (`CostBasis`), and the
+search for the largest prompt chunk that fits into a time. Never knows: hardware or measurements;
+those are behind `CostModel`.
 """
 
 from typing import NamedTuple, Protocol
@@ -40,6 +41,31 @@ class CostModel(Protocol):
     def duration_ns(self, work: StepWork) -> int:
         """Return the time of a step, ns."""
         ...
+
+
+class CostBasis(NamedTuple):
+    """The prices of a step's parts, ns; with any of them negative it would not be monotone."""
+
+    step_ns: float
+    token_ns: float
+    pair_ns: float  # for each (prompt token, context token)
+    decode_context_ns: float  # for each context token of a decode
+    decode_ns: float  # on top of its token
+
+    def duration_ns(self, work: StepWork) -> int:
+        """Return the time of a step, ns."""
+        return int(
+            self.step_ns
+            + self.token_ns * (work.num_prefill_tokens + work.num_decodes)
+            + self.pair_ns * work.prefill_pairs
+            + self.decode_context_ns * work.decode_context
+            + self.decode_ns * work.num_decodes
+        )
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it prices anything, and nothing below zero."""
+        return all(price >= 0 for price in self) and any(self)
 
 
 def largest_chunk(

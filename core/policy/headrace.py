@@ -11,13 +11,13 @@ from math import ceil
 
 import numpy as np
 
-from core.policy.base import Policy, Preemption, ReplicaLoad, Step
-from core.policy.baselines.edf import DEFAULT_LONGEST_STEP_NS
-from core.policy.baselines.paced_budget import PacedBudget, tightest_gap_ns
+from core.policy.base import Policy, Prediction, Preemption, ReplicaLoad, Step
+from core.policy.calibration import CostModels
 from core.policy.contenders import Contenders
-from core.policy.cost_model import CostModel
+from core.policy.cost_model import CostBasis, CostModel
 from core.policy.flows import Flows, place
 from core.policy.limits import Limits
+from core.policy.pace import Pace
 from core.policy.place_queue import Place
 from core.policy.prices import TOKEN_PRICES, modelled_prices
 from core.policy.settings import PolicySettings
@@ -29,10 +29,13 @@ class HeadracePolicy(Policy):
     """One set of flows for all replicas."""
 
     def __init__(self, settings: PolicySettings, model: CostModel | None = None) -> None:
-        """Start with nobody waiting; without a cost model steps are bounded by tokens alone."""
+        """Start with nobody waiting; until replicas bring a cost model, or `model` is one for all,
+        steps are bounded by tokens alone.
+        """
         self._settings = settings
-        self._model = model
+        self._models = CostModels(model)
         self._flows = Flows()
+        self._pace = Pace(settings, self._models, self._flows)
         by_tokens = model is None or settings.tuning.charge == "tokens"
         prices = TOKEN_PRICES if by_tokens or model is None else modelled_prices(model)
         self._shares = Shares(settings, self._flows, prices)
@@ -40,6 +43,7 @@ class HeadracePolicy(Policy):
     def configure(self, limits: Limits) -> None:
         """Take over the promises and caps from now on."""
         self._shares.configure(limits)
+        self._pace.configure(limits)
 
     def place(self, request: Request) -> Place:
         """Return where `request` stands among those of its class."""
@@ -67,29 +71,33 @@ class HeadracePolicy(Policy):
 
     def fill(self, step: Step) -> None:
         """Charge the decodes, then grant to whose turn it is until nothing fits any more."""
-        decodes = step.decodes()
-        self._shares.charge_decodes(decodes)
-        if self._model is None:
-            longest_ns = 0
-        else:
-            longest_ns = tightest_gap_ns(decodes) or DEFAULT_LONGEST_STEP_NS
-        limit_ns = int(longest_ns / (1 + self._settings.tuning.itl_margin))
-        model = self._model
-        budget = None if model is None else PacedBudget(step, decodes, model, limit_ns)
+        budget = self._pace.open(step, step.decodes())
+        self._shares.charge_decodes(step.decodes())
         contenders = Contenders(step, self._flows, self._shares)
         while step.tokens_left and (request := contenders.next()) is not None:
-            remaining = step.remaining(request)
-            context = request.num_tokens - remaining
-            wanted = min(contenders.most_tokens(request), remaining)
-            if budget is not None:
-                wanted = min(wanted, budget.most(request))
+            wanted = min(contenders.most_tokens(request), step.remaining(request))
+            wanted = min(wanted, budget.most(request))
             if wanted <= 0:
                 return
             grant = step.grant(request, wanted)
-            if budget is not None:
-                budget.spend(request, context, grant.num_tokens)
+            context = request.num_tokens - step.remaining(request) - grant.num_tokens
+            budget.spend(request, context, grant.num_tokens)
             self._shares.charge_prefill(request, context, grant.num_tokens)
             contenders.settle(request, grant)
+
+    def replica_up(self, replica: int, basis: CostBasis | None) -> None:
+        """Predict its steps by the basis from now on."""
+        self._pace.lose(replica)
+        if basis is not None:
+            self._models.calibrate(replica, basis)
+
+    def measured(self, replica: int, step: int, duration_ns: int) -> None:
+        """Let the cost model learn."""
+        self._pace.measured(replica, step, duration_ns)
+
+    def prediction(self, replica: int) -> Prediction | None:
+        """Return how well its steps are predicted."""
+        return self._pace.prediction(replica)
 
     def victim(
         self, candidates: Sequence[Request], beneficiary: Request, load: ReplicaLoad

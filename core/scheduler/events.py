@@ -6,6 +6,7 @@ for each.
 
 from dataclasses import dataclass
 
+from core.policy.cost_model import CostBasis
 from core.policy.limits import Limits
 from core.request import Request
 
@@ -40,6 +41,7 @@ class ReplicaUp:
     replica: int
     epoch: int
     num_blocks: int
+    basis: CostBasis | None = None  # what its steps cost, as measured when it started
 
     def __str__(self) -> str:
         return f"replica {self.replica} is ready: epoch {self.epoch}, {self.num_blocks} KV blocks"

@@ -54,6 +54,7 @@ class RunningTable:
         self.num_committed_blocks = np.zeros(num_rows, np.int32)
         self.ttft_deadline_ns = np.zeros(num_rows, np.int64)
         self.itl_cap_ns = np.zeros(num_rows, np.int64)
+        self.last_token_ns = np.zeros(num_rows, np.int64)  # when one was delivered last, 0 = never
         self.last_step = np.zeros(num_rows, np.int64)  # the last plan that names the row, 0 = none
         num_columns = MAX_STOP_TOKEN_IDS + len(eos_token_ids)
         self._stop_token_ids = np.full((num_columns, num_rows), NO_TOKEN, np.int32)
@@ -83,6 +84,7 @@ class RunningTable:
         self.num_committed_blocks[row] = num_cached_tokens // block_size
         self.ttft_deadline_ns[row] = request.ttft_deadline_ns
         self.itl_cap_ns[row] = request.itl_cap_ns
+        self.last_token_ns[row] = 0
         self.last_step[row] = 0
         stops = request.sampling.stop_token_ids
         if not request.sampling.ignore_eos:

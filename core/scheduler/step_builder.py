@@ -86,6 +86,7 @@ class StepBuilder:
     def decodes(self) -> DecodeBatch:
         """Return the decodes in the step."""
         table, rows = self._table, self._decode_rows
+        on_its_way = table.num_scheduled[rows] >= table.num_tokens[rows]
         return DecodeBatch(
             tenant_index=table.tenant_index[rows],
             traffic_class=table.traffic_class[rows],
@@ -93,6 +94,7 @@ class StepBuilder:
             num_output_tokens=table.num_tokens[rows] - table.prompt_len[rows],
             ttft_deadline_ns=table.ttft_deadline_ns[rows],
             itl_cap_ns=table.itl_cap_ns[rows],
+            last_token_ns=np.where(on_its_way, 0, table.last_token_ns[rows]),
         )
 
     def defer(self, decodes: npt.NDArray[np.bool_]) -> None:

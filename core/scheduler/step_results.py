@@ -136,6 +136,7 @@ class _AppliedStep:
             return rows, tokens
         positions = table.num_tokens[rows]
         table.append_tokens(rows, positions, tokens)
+        table.last_token_ns[rows] = self._now_ns
         indexes = positions - table.prompt_len[rows]
         self._note_first_tokens(rows[indexes == 0])
         self._scheduler.metering.count_generated(table.tenant_index[rows])
