@@ -6,10 +6,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import zmq
 
+from core.scheduler.trace_log import COLUMNS
 from ipc.control.declaration import Command, ReplyCode
 from ipc.control.registry import COMMANDS
 from ipc.messages import ControlCall, ControlReply
@@ -113,7 +115,11 @@ def test_a_name_that_no_engine_can_have_is_a_usage_error(name: str) -> None:
     assert_one_line(inside("ctl", "status", "--name", name), 2)
 
 
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
+@pytest.mark.parametrize(
+    "command",
+    [command for command in COMMANDS.values() if not command.joins_trace],
+    ids=lambda command: command.name,
+)
 def test_every_command_reaches_a_worker_with_the_key_of_the_run_directory(
     engine: FakeEngine, command: Command
 ) -> None:
@@ -127,6 +133,25 @@ def test_every_command_reaches_a_worker_with_the_key_of_the_run_directory(
     assert (call.command, call.key) == (command.name, engine.key)
     assert call.actor.startswith("ctl ")
     command.check(call.args)
+
+
+def test_a_trace_goes_into_a_file(engine: FakeEngine, tmp_path: Path) -> None:
+    """Piece by piece; what is said is what the file holds."""
+
+    def piece(call: ControlCall) -> ControlReply:
+        first = int(str(call.args.get("first", 0)))
+        row = [first, 1, 1, 1, 0, "a", "batch", "stopped", 0, 0, 0]
+        result = {"rows": [row], "columns": list(COLUMNS), "first": first, "next": first + 1}
+        return ControlReply(call.call_id, result | {"total": 2, "overhead_us": 1.5})
+
+    path = tmp_path / "t.csv"
+    with engine.with_workers(piece) as (worker,):
+        run = inside("ctl", "record-trace", str(path), "--name", engine.name, "--json")
+    assert json.loads(run.out) == {
+        "file": str(path), "num_requests": 2, "num_missed": 0, "overhead_us": 1.5,
+    }  # fmt: skip
+    assert [call.args for call in worker.calls] == [{}, {"first": 1}]
+    assert len(path.read_text().splitlines()) == 3
 
 
 def test_a_result_is_lines_or_json(engine: FakeEngine) -> None:
