@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.errors import Rejection
-from core.sampling_params import SamplingParams
+from core.sampling_params import NO_LOGPROBS, SamplingParams
 from core.tenancy import NUM_CLASSES, TrafficClass
 
 
@@ -96,6 +96,7 @@ class Request:
     end_deadline_ns: int = 0
     ttft_deadline_ns: int = 0  # the promise: first token by then
     itl_cap_ns: int = 0  # the promise: no longer gap between two tokens
+    start_by_ns: int = 0  # the latest start for that deadline, by which the policy orders; set once
     client_deadline: bool = False  # the deadline came from the client: 408, not 504
     prompt_digests: tuple[bytes, ...] = field(default=(), repr=False)
 
@@ -109,6 +110,7 @@ class Request:
     num_preemptions: int = 0
     num_crashes: int = 0
     num_charged_tokens: int = 0  # its first so many: computed again they are not its cost
+    num_charged_units: int = 0  # for them, to its flow; set like the counters above
     first_start_ns: int = 0
     first_token_ns: int = 0
     rejection: Rejection | None = None
@@ -128,6 +130,12 @@ class Request:
     def num_tokens(self) -> int:
         """Prompt + generated ids that exist."""
         return self.prompt_len + self.num_output_tokens
+
+    @property
+    def is_being_scored(self) -> bool:
+        """Whether log-probabilities of its prompt are wanted that were not delivered yet."""
+        wanted = self.sampling.num_prompt_logprobs != NO_LOGPROBS
+        return wanted and self.num_scored_tokens < self.prompt_len
 
     def move_to(self, status: RequestStatus) -> None:
         """Change the status along TRANSITIONS; anything else is a bug."""

@@ -20,10 +20,11 @@ wasteful but not unsafe.
     how many blocks must stay after a start       →   headroom_blocks
     an operator asks why a request waits          →   why
     the board shows how good predictions are      →   prediction
+    the board shows who was served how much       →   standing
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
 
@@ -84,6 +85,7 @@ class Wait:
     measured: float = 0.0
     threshold: float = 0.0
     place: int = 0  # requests of its flow before it
+    start_ns: int = 0  # when it will probably start; 0 = nobody can tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class DecodeBatch:
     ttft_deadline_ns: npt.NDArray[np.int64]
     itl_cap_ns: npt.NDArray[np.int64]
     last_token_ns: npt.NDArray[np.int64]  # when it was delivered; 0 = it is on its way
+    rows: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,34 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """Who was served how much; flows are tenant index × 4 + class, further ones were not."""
+
+    charged: npt.NDArray[np.int64]  # by flow, so far, in the policy's unit
+    leads: npt.NDArray[np.int64]  # by flow: charge for weight 1 ahead of the least served one
+    class_leads: npt.NDArray[np.int64]  # by class, the same
+    budget_tokens: Mapping[str, int]  # left to the tenants that have a token-rate budget
+
+
+@dataclass(frozen=True, slots=True)
+class RunningRows:
+    """What runs on a replica, an entry a row: a live view, not to be written to.
+
+    A row without a request is not active and holds nothing.
+    """
+
+    requests: Sequence[Request | None]
+    active: npt.NDArray[np.bool_]
+    tenant_index: npt.NDArray[np.int32]
+    traffic_class: npt.NDArray[np.int32]
+    prompt_len: npt.NDArray[np.int32]
+    num_tokens: npt.NDArray[np.int32]  # prompt + delivered ids
+    num_computed: npt.NDArray[np.int32]  # of those, in the KV cache
+    max_length: npt.NDArray[np.int32]  # prompt + the most it may generate
+    num_blocks: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaLoad:
     """A replica as an admission test sees it."""
 
@@ -125,6 +156,9 @@ class ReplicaLoad:
     num_running: int
     replica: int = 0
     num_fenced_blocks: int = 0  # come free when plans in flight are acknowledged
+    num_free_host_blocks: int = 0  # room for the blocks of swapped requests
+    block_bytes: int = 0  # of a KV block, what swapping it copies; 0 = unknown
+    rows: RunningRows | None = None
 
 
 class Step(Protocol):
@@ -296,6 +330,10 @@ class Policy(Protocol):
 
     def prediction(self, replica: int) -> Prediction | None:
         """Return how well steps of `replica` are predicted, None if they are not."""
+        return None
+
+    def standing(self, now_ns: int) -> Standing | None:
+        """Return who was served how much, None if the policy does not count it."""
         return None
 
     def check_integrity(self) -> None:

@@ -1,15 +1,21 @@
 """Fair sharing between siblings: how much each was served for its weight, and who may go on.
 
 Owns: virtual service. Never knows: requests, deadlines, what a unit of charge is. Start-time fair
-queueing (Goyal et al., SIGCOMM'96) with a window: every child within `window` of the least served
-one may be chosen, for reasons of urgency or locality, and no other.
+queueing (Goyal et al., SIGCOMM'96) with a window, as the eligible set of EEVDF (Stoica et al.,
+1995): every child within `window` of the least served one may be chosen, for reasons of urgency or
+locality, and no other.
 
-    v     virtual service of a child: charged / weight, plus lifts
-    V     that of the parent: the least v among children with work; it never falls
-    wake  v ← max(v, V): idling saves nothing up; debt stays
+    v        virtual service of a child: charged / weight, plus lifts
+    V        that of its parent: the least v among children that could use more; it never falls
+    wake     v ← max(v, V): idling saves nothing up; debt stays
+    charge   v ← v + charge / weight, the heaviest child's weight being 1
 
-For two children with work all the time: |Δv_f − Δv_g| ≤ 2·window + the largest charges of both,
-divided by their weights.
+For two children that could use more all the time: |Δv_f − Δv_g| ≤ 2·window + the largest charges of
+both, divided by their weights. A window is a time of service of the heaviest child.
+
+Virtual service is counted in 1/PRECISION of a unit in int64. The range suffices: V is taken back to
+0 before it passes 2^61, and no child is further than MAX_DEBT from it: so far, the difference
+counts as that much.
 """
 
 from collections.abc import Sequence
@@ -18,19 +24,26 @@ import numpy as np
 import numpy.typing as npt
 
 Mask = npt.NDArray[np.bool_]
-SCALE = 1024  # of virtual service to charge, for weight 1
-REBASE = 1 << 61
+Charges = npt.NDArray[np.int64]
+PRECISION = 1 << 16
+MAX_DEBT = 1 << 60
+REBASE_ABOVE = 1 << 61
+FAR = np.iinfo(np.int64).max
 
 
 class FairQueue:
-    """The children of one parent, by index; their number grows as they appear."""
+    """Groups of siblings side by side: arrays [children, groups]; a child weighs the same in all.
 
-    def __init__(self) -> None:
+    The number of children grows as they appear.
+    """
+
+    def __init__(self, num_groups: int = 1) -> None:
         """Start without children."""
-        self.virtual = np.zeros(0, np.int64)
-        self.backlogged = np.zeros(0, np.bool_)
-        self.floor = 0  # V
-        self._cost = np.zeros(0, np.int64)  # of one unit of charge, in virtual service
+        self.virtual: Charges = np.zeros((0, num_groups), np.int64)  # v
+        self.floor: Charges = np.zeros(num_groups, np.int64)  # V
+        self._rebased = [0] * num_groups
+        self._cost: Charges = np.zeros((0, 1), np.int64)  # of a unit of charge, in virtual service
+        self._most_charge = MAX_DEBT
 
     def __len__(self) -> int:
         """Return the number of children."""
@@ -38,42 +51,69 @@ class FairQueue:
 
     def resize(self, weights: Sequence[float]) -> None:
         """Set all weights, those of new children at the end; debts keep their time to pay."""
-        largest = max(weights)
-        cost = np.array([round(SCALE * largest / weight) for weight in weights], np.int64)
-        known = len(self.virtual)
+        relative = max(weights) / np.asarray(weights, np.float64)
+        cost = np.rint(PRECISION * relative).astype(np.int64)[:, None]
+        known, before = len(self.virtual), self._cost
         debt = self.virtual - self.floor
-        debt = debt * cost[:known] // np.maximum(self._cost, 1)
-        self.virtual = np.full(len(weights), self.floor, np.int64)
-        self.virtual[:known] += debt
-        self.backlogged = np.concatenate([self.backlogged, np.zeros(len(weights) - known, bool)])
+        changed = cost[:known] != before
+        if changed.any():
+            scaled = np.rint(debt * (cost[:known] / np.maximum(before, 1)))
+            scaled = np.clip(scaled, -MAX_DEBT, MAX_DEBT).astype(np.int64)
+            debt = np.where(changed, scaled, debt)
+        added = np.zeros((len(weights) - known, len(self.floor)), np.int64)
+        self.virtual = np.concatenate([debt, added]) + self.floor
         self._cost = cost
+        self._most_charge = MAX_DEBT // int(cost.max())
 
-    def wake(self, child: int) -> None:
-        """`child` has work from now on."""
-        if not self.backlogged[child]:
-            self.backlogged[child] = True
-            self.virtual[child] = max(self.virtual[child], self.floor)
+    def wake(self, child: int, group: int = 0) -> None:
+        """`child` has something to be served again."""
+        self.virtual[child, group] = max(self.virtual[child, group], self.floor[group])
 
-    def sleep(self, child: int) -> None:
-        """`child` has no work any more."""
-        self.backlogged[child] = False
-
-    def charge(self, child: int, amount: int) -> None:
+    def charge(self, child: int, group: int, amount: int) -> None:
         """Charge `amount` to `child`; a negative one is a refund."""
-        self.virtual[child] += amount * self._cost[child]
+        floor = int(self.floor[group])
+        virtual = int(self.virtual[child, group]) + amount * int(self._cost[child, 0])
+        self.virtual[child, group] = min(max(virtual, floor - MAX_DEBT), floor + MAX_DEBT)
 
-    def charge_all(self, amounts: npt.NDArray[np.int64]) -> None:
-        """Charge each child its entry of `amounts`, int64[n]."""
-        self.virtual[: len(amounts)] += amounts * self._cost[: len(amounts)]
+    def charge_all(self, amounts: Charges) -> None:
+        """Charge every child its entry of `amounts` ≥ 0, int64[children, groups]."""
+        if int(amounts.max(initial=0)) > self._most_charge:
+            amounts = np.minimum(amounts, MAX_DEBT // self._cost)
+        self.virtual += amounts * self._cost
+        np.minimum(self.virtual, self.floor + MAX_DEBT, out=self.virtual)
 
     def advance(self, serviceable: Mask) -> None:
-        """Let V follow the least served of the `serviceable` children with work."""
-        served = self.virtual[serviceable & self.backlogged]
-        if len(served):
-            self.floor = max(self.floor, int(served.min()))
+        """Let V follow the least served of the children that could use more, bool as `virtual`."""
+        least = np.where(serviceable, self.virtual, FAR).min(axis=0, initial=FAR)
+        np.maximum(self.floor, np.where(least < FAR, least, self.floor), out=self.floor)
+        if int(self.floor.max()) > REBASE_ABOVE:
+            self._rebase()
 
-    def eligible(self, serviceable: Mask, window: int) -> Mask:
-        """Return which `serviceable` children with work are within `window` units of V."""
-        limit = self.floor + window * SCALE
-        within: Mask = serviceable & self.backlogged & (self.virtual <= limit)
-        return within
+    def within(self, window: int) -> Mask:
+        """Return which children are within `window` units of V, bool[children, groups]."""
+        mask: Mask = self.virtual <= self.floor + min(window * PRECISION, MAX_DEBT)
+        return mask
+
+    def is_within(self, child: int, group: int, window: int) -> bool:
+        """Tell whether one child is within `window` units of V."""
+        return self.lag(child, group) <= min(window * PRECISION, MAX_DEBT)
+
+    def lag(self, child: int, group: int = 0) -> int:
+        """Return v − V of a child, in 1/PRECISION units; above 0 it is ahead of the others."""
+        return int(self.virtual[child, group]) - int(self.floor[group])
+
+    def virtual_time(self, group: int = 0) -> int:
+        """Return V as if it had never been taken back, in 1/PRECISION units."""
+        return self._rebased[group] + int(self.floor[group])
+
+    def rescale(self, factor: float) -> None:
+        """Go over to another unit of charge, `factor` of which make an old one."""
+        debt = np.rint((self.virtual - self.floor) * factor)
+        self.virtual = self.floor + np.clip(debt, -MAX_DEBT, MAX_DEBT).astype(np.int64)
+
+    def _rebase(self) -> None:
+        for group, floor in enumerate(self.floor.tolist()):
+            self._rebased[group] += floor
+        low = np.maximum(self.virtual, self.floor - MAX_DEBT)
+        self.virtual = low - self.floor
+        self.floor[:] = 0

@@ -18,8 +18,10 @@ GROWTH = 16  # tenants
 
 
 def due_ns(request: Request) -> int:
-    """Return when the first token is due; without a promise after all promises, by arrival."""
-    return request.ttft_deadline_ns or NO_PROMISE_NS + request.arrival_ns
+    """Return until when to start, or when the first token is due if that is not known; without a
+    promise after all promises, by arrival.
+    """
+    return request.start_by_ns or request.ttft_deadline_ns or NO_PROMISE_NS + request.arrival_ns
 
 
 def place(request: Request) -> Place:
@@ -75,6 +77,14 @@ class Flows:
     def head(self, flow: int) -> Request | None:
         """Return the first waiting request of a flow."""
         return next(iter(self._queues[flow].first(1)), None)
+
+    def first(self, flow: int, count: int) -> list[Request]:
+        """Return the first `count` waiting requests of a flow, in order."""
+        return self._queues[flow].first(count)
+
+    def rank(self, request: Request) -> int:
+        """Return how many of its flow wait before `request`; linear in their number."""
+        return self._queues[request.flow].rank(request)
 
     def waiting_of_class(self, traffic_class: int) -> int:
         """Return how many requests of a class wait."""

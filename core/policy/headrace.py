@@ -3,26 +3,42 @@ really ran.
 
 Owns: the order of the questions. Each answer is in a file of its own: `flows` (who waits),
 `fair_queue` (who was served for its weight), `prices` (what it cost), `contenders` (whose turn),
-`pace` (how many tokens the promised gaps allow). Never knows: blocks, rows, plans, clocks.
+`pace` (how many tokens the promised gaps allow), `memory` (whose KV fits). Never knows: blocks,
+rows, plans, clocks.
 """
 
 from collections.abc import Sequence
-from math import ceil
 
 import numpy as np
 
-from core.policy.base import Policy, Prediction, Preemption, ReplicaLoad, Step
+from core.policy.base import (
+    Blocked,
+    Policy,
+    Prediction,
+    Preemption,
+    ReplicaLoad,
+    Standing,
+    Step,
+    Wait,
+    WaitingRoom,
+)
 from core.policy.calibration import CostModels
-from core.policy.contenders import Contenders
+from core.policy.contenders import ClassTokens, Contenders
 from core.policy.cost_model import CostBasis, CostModel
 from core.policy.flows import Flows, place
+from core.policy.leftovers import Leftovers
 from core.policy.limits import Limits
-from core.policy.pace import Pace
+from core.policy.memory import Memory
+from core.policy.pace import Pace, StepBudget
 from core.policy.place_queue import Place
-from core.policy.prices import TOKEN_PRICES, modelled_prices
+from core.policy.preemption import RANKS
+from core.policy.prices import PriceBook
 from core.policy.settings import PolicySettings
 from core.policy.shares import Shares
-from core.request import Request
+from core.policy.shedding import Shedding
+from core.request import Request, RequestStatus
+
+REFUNDED = frozenset({RequestStatus.FINISHED_SHED, RequestStatus.FINISHED_ERROR})
 
 
 class HeadracePolicy(Policy):
@@ -36,64 +52,107 @@ class HeadracePolicy(Policy):
         self._models = CostModels(model)
         self._flows = Flows()
         self._pace = Pace(settings, self._models, self._flows)
-        by_tokens = model is None or settings.tuning.charge == "tokens"
-        prices = TOKEN_PRICES if by_tokens or model is None else modelled_prices(model)
-        self._shares = Shares(settings, self._flows, prices)
+        self._shares = Shares(settings, self._flows, PriceBook(settings.tuning, model))
+        self._leftovers = Leftovers(self._flows, self._shares, settings.max_num_batched_tokens)
+        self._memory = Memory(settings, self._shares.over_share, model)
+        self._shedding = Shedding(settings, self._flows, self._shares, self._models)
 
     def configure(self, limits: Limits) -> None:
         """Take over the promises and caps from now on."""
         self._shares.configure(limits)
         self._pace.configure(limits)
+        self._memory.configure(limits)
+        self._shedding.configure(limits)
 
     def place(self, request: Request) -> Place:
         """Return where `request` stands among those of its class."""
-        return (-request.traffic_class, *place(request))
+        return (-RANKS[request.traffic_class], *place(request))
 
     def add(self, request: Request) -> None:
         """Let `request` wait at its place in its flow."""
         if self._flows.know(request):
             self._shares.resize()
+        if not self._flows.num_waiting[request.flow]:
+            self._shares.wake(request.flow)
+        request.start_by_ns = request.start_by_ns or self._shedding.start_by_ns(request)
         self._flows.add(request)
-        self._shares.look(request.flow)
+        self._shedding.add(request)
 
     def remove(self, request: Request) -> None:
         """Forget a waiting `request`."""
         self._flows.remove(request)
+        self._shedding.remove(request)
 
     def started(self, request: Request) -> None:
         """Count it as running."""
         self._flows.num_running[request.flow] += 1
-        self._shares.look(request.flow)
+        self._shares.started(request)
+        self._memory.started(request)
+        self._shedding.started(request)
 
     def stopped(self, request: Request) -> None:
         """Count it as running no more."""
         self._flows.num_running[request.flow] -= 1
+        self._shares.stopped(request)
+        self._memory.stopped(request)
+
+    def ended(self, request: Request, now_ns: int) -> None:
+        """Learn how long outputs are; what came to nothing is not charged."""
+        if request.status in REFUNDED:
+            self._shares.refund(request)
+        self._memory.ended(request)
 
     def fill(self, step: Step) -> None:
         """Charge the decodes, then grant to whose turn it is until nothing fits any more."""
+        self._shedding.at_step(step)
+        self._memory.open(step)
         budget = self._pace.open(step, step.decodes())
-        self._shares.charge_decodes(step.decodes())
-        contenders = Contenders(step, self._flows, self._shares)
+        decodes = step.decodes()
+        self._shares.follow_prices(self._models.typical(), step.now_ns)
+        self._shares.charge_decodes(step.replica, decodes)
+        capacity = self._leftovers.capacity(step.replica)
+        tokens = ClassTokens(self._shares.limits, decodes, capacity)
+        contenders = Contenders(step, self._flows, self._shares, tokens)
+        num_before = step.tokens_left
+        ended = self._hand_out(step, budget, contenders)
+        self._leftovers.note(step, contenders, ended)
+        self._shedding.filled(step, num_before - step.tokens_left)
+        self._shares.close(step)
+
+    def _hand_out(self, step: Step, budget: StepBudget, contenders: Contenders) -> Blocked:
+        """Grant in turn; return what the step was short of when somebody could have gone on."""
         while step.tokens_left and (request := contenders.next()) is not None:
-            wanted = min(contenders.most_tokens(request), step.remaining(request))
-            wanted = min(wanted, budget.most(request))
+            wanted = min(contenders.most_tokens(request), budget.most(request))
             if wanted <= 0:
-                return
+                return budget.blocked
             grant = step.grant(request, wanted)
+            if grant.blocked is Blocked.MEMORY and self._memory.make_room(step, request):
+                grant = step.grant(request, wanted)
             context = request.num_tokens - step.remaining(request) - grant.num_tokens
             budget.spend(request, context, grant.num_tokens)
             self._shares.charge_prefill(request, context, grant.num_tokens)
             contenders.settle(request, grant)
+        return Blocked.NOTHING
 
     def replica_up(self, replica: int, basis: CostBasis | None) -> None:
         """Predict its steps by the basis from now on."""
         self._pace.lose(replica)
+        self._shedding.lose(replica)
         if basis is not None:
             self._models.calibrate(replica, basis)
+            self._memory.calibrate(replica, basis)
 
     def measured(self, replica: int, step: int, duration_ns: int) -> None:
         """Let the cost model learn."""
         self._pace.measured(replica, step, duration_ns)
+
+    def tend(self, room: WaitingRoom, now_ns: int) -> None:
+        """Refuse early who would wait in vain."""
+        self._shedding.tend(room, now_ns)
+
+    def next_timer_ns(self) -> int | None:
+        """Return when that needs another look."""
+        return self._shedding.next_timer_ns()
 
     def prediction(self, replica: int) -> Prediction | None:
         """Return how well its steps are predicted."""
@@ -102,21 +161,28 @@ class HeadracePolicy(Policy):
     def victim(
         self, candidates: Sequence[Request], beneficiary: Request, load: ReplicaLoad
     ) -> Preemption | None:
-        """Return the last of `candidates`: preemptible classes first, then the latest due."""
-        last = max(candidates, key=self._evict_order, default=None)
-        return None if last is None else Preemption(last)
+        """Return who gives memory back for the running `beneficiary`."""
+        return self._memory.victim(candidates, beneficiary, load)
 
     def headroom_blocks(self, request: Request, load: ReplicaLoad) -> int:
-        """Return the configured share of the pool; a replica that runs nothing needs none."""
-        if load.num_running == 0:
-            return 0
-        return ceil(self._settings.kv_headroom_fraction * load.num_blocks)
+        """Return what those that run will come to need, and what others reserve."""
+        return self._memory.headroom_blocks(request, load)
+
+    def why(self, request: Request) -> Wait | None:
+        """Return what held a waiting `request` back in the last step."""
+        return self._leftovers.why(request)
+
+    def standing(self, now_ns: int) -> Standing | None:
+        """Return who was served how much."""
+        return Standing(
+            charged=self._shares.charged.copy(),
+            leads=self._shares.leads(),
+            class_leads=self._shares.class_leads(),
+            budget_tokens={},
+        )
 
     def check_integrity(self) -> None:
         """Assert that queues and shares are whole."""
         self._flows.check_integrity()
+        self._shares.check_integrity()
         assert np.all(self._flows.num_running >= 0)
-
-    def _evict_order(self, request: Request) -> tuple[int, ...]:
-        preemptible = self._shares.limits.of(request.traffic_class).preemptible
-        return (preemptible, *place(request))

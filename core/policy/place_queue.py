@@ -60,6 +60,11 @@ class PlaceQueue:
         """Return the first `count` waiting requests, in order."""
         return list(islice(self._walk(), count))
 
+    def rank(self, request: Request) -> int:
+        """Return how many wait before `request`; linear in their number."""
+        mine = self._place(request)
+        return sum(self._place(other) < mine for other in self._waiting)
+
     def check_integrity(self) -> None:
         """Assert that every waiting request has exactly one entry."""
         entries = {request for _, request in self._heap}

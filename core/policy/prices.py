@@ -1,8 +1,15 @@
 """What computed tokens cost their flow, in whole units.
 
-Owns: the prices and the arithmetic of a charge. Never knows: who pays. With `time` a unit is a
-nanosecond of the device, by the cost model; with `tokens` a unit is a thousandth of a token, an
-output token counting as two. Prices hold for an epoch, so that no bound moves while it is counted.
+Owns: the prices, the arithmetic of a charge, and when prices change. Never knows: who pays. With
+`time` a unit is a nanosecond of the device, by the cost model; with `tokens`, or without a model, a
+unit is a thousandth of a token, an output token counting as two.
+
+    prompt tokens   n·a + n·(context + n/2)·b
+    decode          d + context·e
+    holding memory  a share `kv_price` of a step's charges for the whole pool, see `shares`
+
+Prices hold for an epoch, so that no bound moves while it is counted; the next epoch begins no
+sooner than `price_epoch_s` later, and only if the model has changed in the meantime.
 """
 
 from dataclasses import dataclass
@@ -10,6 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from core.clock import NS_PER_S
+from core.config import PolicyConfig
 from core.policy.cost_model import CostModel, StepWork
 
 Charges = npt.NDArray[np.int64]
@@ -39,6 +48,38 @@ class Prices:
 
 
 TOKEN_PRICES = Prices(1000.0, 0.0, 2000.0, 0.0)
+
+
+class PriceBook:
+    """The prices in force, epoch by epoch."""
+
+    def __init__(self, tuning: PolicyConfig, model: CostModel | None) -> None:
+        """Begin epoch 1 with the prices of `model`; None: nothing is known of durations yet."""
+        self.epoch = 1
+        self._epoch_ns = tuning.price_epoch_s * NS_PER_S
+        self._by_time = tuning.charge == "time"
+        self._begun_ns = 0
+        self.prices = self._current(model)
+
+    @property
+    def is_time(self) -> bool:
+        """Whether a unit is a nanosecond."""
+        return self.prices is not TOKEN_PRICES
+
+    def follow(self, model: CostModel | None, now_ns: int) -> bool:
+        """Begin another epoch if it is time and `model` has changed; True = it has begun."""
+        if now_ns < self._begun_ns + self._epoch_ns and self._begun_ns:
+            return False
+        self._begun_ns = now_ns
+        prices = self._current(model)
+        if prices == self.prices:
+            return False
+        self.prices = prices
+        self.epoch += 1
+        return True
+
+    def _current(self, model: CostModel | None) -> Prices:
+        return modelled_prices(model) if self._by_time and model is not None else TOKEN_PRICES
 
 
 def modelled_prices(model: CostModel) -> Prices:

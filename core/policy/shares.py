@@ -1,37 +1,51 @@
 """The hierarchy of shares: class, then tenant.
 
 Owns: who was charged what at both levels, and which flows are within their windows. Never knows:
-deadlines, memory, steps.
+deadlines, memory, how a step is filled.
+
+Every charge goes to one account: that of a flow, or that of the system, which bears what is
+computed again and what is refunded because the request failed or was shed.
+
+    charges of all steps = Σ accounts of the flows + account of the system, exactly
 """
 
 import numpy as np
 import numpy.typing as npt
 
 from core.clock import NS_PER_MS
-from core.policy.base import DecodeBatch
-from core.policy.fair_queue import FairQueue, Mask
+from core.policy.base import DecodeBatch, ReplicaLoad, Step
+from core.policy.cost_model import CostModel
+from core.policy.fair_queue import PRECISION, Charges, FairQueue, Mask
 from core.policy.flows import Flows
+from core.policy.ledger import Ledger, StepCharges
 from core.policy.limits import Limits
-from core.policy.prices import Prices
+from core.policy.prices import PriceBook
 from core.policy.settings import PolicySettings
 from core.request import Request
 from core.tenancy import NUM_CLASSES, TrafficClass
+
+RESIDENCY_STEPS = 8  # held memory is charged for so many steps at once
 
 
 class Shares:
     """Charges and windows of all flows."""
 
-    def __init__(self, settings: PolicySettings, flows: Flows, prices: Prices) -> None:
+    def __init__(self, settings: PolicySettings, flows: Flows, book: PriceBook) -> None:
         """Start with nothing charged."""
         self.limits = settings.limits
-        self.prices = prices
+        self.book = book
         self.charged = np.zeros(0, np.int64)  # by flow
-        self.system_charged = 0  # work that had been done before
+        self.system_charged = 0
+        self.total_charged = 0
+        self.ledger = Ledger()
         self._flows = flows
         self._tuning = settings.tuning
         self._classes = FairQueue()
-        self._tenants = [FairQueue() for _ in TrafficClass]
+        self._tenants = FairQueue(NUM_CLASSES)
         self._classes.resize([self.limits.of(c).weight for c in TrafficClass])
+        self._is_stale = False  # charged since V was worked out
+        self._held: dict[int, tuple[int, int]] = {}  # by replica: steps, and their charges
+        self._step = StepCharges()
 
     def configure(self, limits: Limits) -> None:
         """Let changed weights rule from now on."""
@@ -42,63 +56,198 @@ class Shares:
     def resize(self) -> None:
         """Take in new tenants."""
         weights = [self.limits.tenant(name).weight for name in self._flows.tenant_names]
-        if not weights:
-            return
-        for queue in self._tenants:
-            queue.resize(weights)
-        missing = len(weights) * NUM_CLASSES - len(self.charged)
-        self.charged = np.concatenate([self.charged, np.zeros(missing, np.int64)])
+        if weights:
+            self._tenants.resize(weights)
+            missing = len(weights) * NUM_CLASSES - len(self.charged)
+            self.charged = np.concatenate([self.charged, np.zeros(missing, np.int64)])
 
-    def look(self, flow: int) -> None:
-        """Wake class and tenant of a flow that has work."""
+    def wake(self, flow: int) -> None:
+        """A flow is about to have a waiting request and has none."""
+        if self._is_stale:
+            self._catch_up()
         tenant, traffic_class = divmod(flow, NUM_CLASSES)
-        self._classes.wake(traffic_class)
-        self._tenants[traffic_class].wake(tenant)
+        self._tenants.wake(tenant, traffic_class)
+        if not self._flows.waiting_of_class(traffic_class):
+            self._classes.wake(traffic_class)
 
-    def charge_decodes(self, decodes: DecodeBatch) -> None:
+    def started(self, request: Request) -> None:
+        """Open its account."""
+        self.ledger.started(request)
+
+    def stopped(self, request: Request) -> None:
+        """Close its account; what the step being filled holds for it is not computed after all."""
+        taken_back = self._step.take_back(request, self.ledger)
+        if taken_back is not None:
+            self._pay(request.flow, -taken_back.units)
+            self.system_charged -= taken_back.redone
+            self._count(-taken_back.units - taken_back.redone)
+        self.ledger.stopped(request)
+
+    def refund(self, request: Request) -> None:
+        """Bear what a request was charged that ends without its fault."""
+        units, request.num_charged_units = request.num_charged_units, 0
+        if units:
+            self._pay(request.flow, -units)
+            self.system_charged += units
+
+    def follow_prices(self, model: CostModel | None, now_ns: int) -> None:
+        """Go over to the prices of the next epoch if it is time."""
+        before, was_time = self.book.prices, self.book.is_time
+        if self.book.follow(model, now_ns) and self.book.is_time != was_time:
+            factor = self.book.prices.prefill_token / before.prefill_token
+            self._classes.rescale(factor)
+            self._tenants.rescale(factor)
+
+    def charge_decodes(self, replica: int, decodes: DecodeBatch) -> None:
         """Charge each decode in the step to its flow."""
-        if len(decodes.tenant_index):
-            flows = decodes.tenant_index * NUM_CLASSES + decodes.traffic_class
-            charges = self.prices.decodes(decodes.context_tokens)
-            amounts = np.bincount(flows, charges, len(self.charged)).astype(np.int64)
-            self._charge(amounts)
+        self._step = StepCharges(replica)
+        if not len(decodes.rows):
+            return
+        units = self.book.prices.decodes(decodes.context_tokens)
+        self._count(int(units.sum()))
+        flows = decodes.tenant_index * NUM_CLASSES + decodes.traffic_class
+        redone = self.ledger.note_decodes(replica, decodes.rows, decodes.context_tokens, units)
+        self._step.decodes(decodes, units, redone)
+        if redone is not None:
+            self.system_charged += int(units[redone].sum())
+            units = np.where(redone, 0, units)
+        self._pay_all(np.bincount(flows, units, len(self.charged)).astype(np.int64))
 
     def charge_prefill(self, request: Request, context: int, num_tokens: int) -> None:
-        """Charge computed prompt tokens; those computed before to the system."""
+        """Charge computed prompt tokens; those charged before to the system."""
         if not num_tokens:
             return
-        amounts = np.zeros(len(self.charged), np.int64)
-        charge = self.prices.prefill(num_tokens, context)
-        end = context + num_tokens
-        again = min(max(request.num_charged_tokens - context, 0), num_tokens)
-        redone = self.prices.prefill(again, context) if again else 0
+        prices, end = self.book.prices, context + num_tokens
+        charged_tokens = self.ledger.charged_tokens(request)
+        again = min(max(charged_tokens - context, 0), num_tokens)
+        redone = prices.prefill(again, context) if again else 0
+        units = prices.prefill(num_tokens, context) - redone
         self.system_charged += redone
-        amounts[request.flow] = charge - redone
-        request.num_charged_tokens = max(request.num_charged_tokens, end)
-        self._charge(amounts)
+        self._count(units + redone)
+        self._step.grant(request, charged_tokens, units, redone)
+        self.ledger.note(request, max(charged_tokens, end), units)
+        self._pay(request.flow, units)
 
-    def within(self, contending: Mask) -> Mask:
-        """Return which of the `contending` flows, bool[flows], are inside both windows."""
-        table = contending.reshape(-1, NUM_CLASSES)
-        classes: Mask = np.logical_or.reduce(table, axis=0)
-        self._classes.advance(classes)
-        unit = max(1.0, self.prices.prefill_token)
-        window = self._tuning.class_window_ms * NS_PER_MS
-        if self._tuning.charge == "tokens":
-            window = int(self._tuning.tenant_window_tokens * unit)
-        eligible = self._classes.eligible(classes, window)
-        within = np.zeros_like(table)
-        tenant_window = int(self._tuning.tenant_window_tokens * unit)
-        for traffic_class in np.flatnonzero(eligible).tolist():
-            queue, column = self._tenants[traffic_class], table[:, traffic_class]
-            queue.advance(column)
-            within[:, traffic_class] = queue.eligible(column, tenant_window)
-        return within.reshape(-1)
+    def close(self, step: Step) -> None:
+        """End a step: what it holds stays charged, and so is, now and then, the memory held."""
+        replica = step.replica
+        steps, charges = self._held.get(replica, (0, 0))
+        steps, charges = steps + 1, charges + self._step.total
+        self._step = StepCharges()
+        if steps == RESIDENCY_STEPS:
+            self._charge_residency(step.load(), charges)
+            steps = charges = 0
+        self._held[replica] = (steps, charges)
 
-    def _charge(self, amounts: npt.NDArray[np.int64]) -> None:
+    def advance(self, serviceable: Mask) -> None:
+        """Work V out for both levels: which flows could use more, bool[flows]."""
+        table = serviceable.reshape(-1, NUM_CLASSES)
+        self._tenants.advance(table)
+        self._classes.advance(_any_tenant(table)[:, None])
+        self._is_stale = False
+
+    def tenants_within(self) -> Mask:
+        """Return which tenants are within their window of each class, bool[tenants, classes]."""
+        return self._tenants.within(self.tenant_window)
+
+    def is_within(self, flow: int) -> bool:
+        """Tell whether the tenant of a flow is within its window of the class."""
+        return self._tenants.is_within(*divmod(flow, NUM_CLASSES), self.tenant_window)
+
+    def is_class_within(self, traffic_class: int) -> bool:
+        """Tell whether a class is within its window."""
+        return self._classes.is_within(traffic_class, 0, self.class_window)
+
+    def classes_within(self) -> list[bool]:
+        """Return which classes are within their window."""
+        within: list[bool] = self._classes.within(self.class_window)[:, 0].tolist()
+        return within
+
+    def least_served(self, flows: Mask) -> int:
+        """Return of `flows`, bool[flows] with one at least, that of the least served tenant in the
+        least served class.
+        """
+        table = flows.reshape(-1, NUM_CLASSES)
+        classes = np.flatnonzero(table.any(axis=0))
+        traffic_class = int(classes[self._classes.virtual[classes, 0].argmin()])
+        tenants = np.flatnonzero(table[:, traffic_class])
+        tenant = int(tenants[self._tenants.virtual[tenants, traffic_class].argmin()])
+        return tenant * NUM_CLASSES + traffic_class
+
+    @property
+    def tenant_window(self) -> int:
+        """Units by which a tenant may be ahead within its class."""
+        return int(self._tuning.tenant_window_tokens * self.book.prices.prefill_token)
+
+    @property
+    def class_window(self) -> int:
+        """Units by which a class may be ahead; without a model its time is not known in tokens."""
+        if self.book.is_time:
+            return self._tuning.class_window_ms * NS_PER_MS
+        return self.tenant_window
+
+    def over_share(self, flow: int) -> int:
+        """Return how much more than the least served tenant of its class that of `flow` was served,
+        in units for the heaviest tenant.
+        """
+        return self._tenants.lag(*divmod(flow, NUM_CLASSES)) // PRECISION
+
+    def leads(self) -> Charges:
+        """Return that of all flows, int64[flows]."""
+        leads: Charges = (self._tenants.virtual - self._tenants.floor) // PRECISION
+        return leads.reshape(-1)
+
+    def class_leads(self) -> Charges:
+        """Return the same for classes among each other, int64[classes]."""
+        leads: Charges = (self._classes.virtual - self._classes.floor)[:, 0] // PRECISION
+        return leads
+
+    def check_integrity(self) -> None:
+        """Assert that no charge was lost and everything that runs has an account."""
+        assert int(self.charged.sum()) + self.system_charged == self.total_charged
+        self.ledger.check_integrity(int(self._flows.num_running.sum()))
+
+    def _catch_up(self) -> None:
+        """Let V follow what was served since the last step that had a choice."""
+        waiting = self._flows.by_class(self._flows.num_waiting) > 0
+        running = self._flows.by_class(self._flows.num_running) > 0
+        some_wait = _any_tenant(waiting)
+        self._tenants.advance(np.where(some_wait, waiting, running))
+        classes = some_wait if some_wait.any() else _any_tenant(running)
+        self._classes.advance(classes[:, None])
+        self._is_stale = False
+
+    def _charge_residency(self, load: ReplicaLoad, charges: int) -> None:
+        """Charge each flow for the blocks its requests hold; all who share a block pay for it."""
+        rows, price = load.rows, self._tuning.kv_price * charges / max(1, load.num_blocks)
+        if rows is None or not price:
+            return
+        flows = rows.tenant_index * NUM_CLASSES + rows.traffic_class
+        held = np.bincount(flows, rows.num_blocks, len(self.charged))
+        amounts = (held * price).astype(np.int64)
+        self.total_charged += int(amounts.sum())
+        self._pay_all(amounts)
+
+    def _pay(self, flow: int, units: int) -> None:
+        self.charged[flow] += units
+        tenant, traffic_class = divmod(flow, NUM_CLASSES)
+        self._classes.charge(traffic_class, 0, units)
+        self._tenants.charge(tenant, traffic_class, units)
+        self._is_stale = True
+
+    def _pay_all(self, amounts: npt.NDArray[np.int64]) -> None:
         self.charged += amounts
         table = amounts.reshape(-1, NUM_CLASSES)
-        self._classes.charge_all(table.sum(axis=0))
-        for traffic_class, queue in enumerate(self._tenants):
-            if table[:, traffic_class].any():
-                queue.charge_all(table[:, traffic_class])
+        self._classes.charge_all(table.sum(axis=0)[:, None])
+        self._tenants.charge_all(table)
+        self._is_stale = True
+
+    def _count(self, units: int) -> None:
+        self.total_charged += units
+        self._step.total += units
+
+
+def _any_tenant(table: Mask) -> Mask:
+    """Return for which classes of `table`, bool[tenants, classes], any tenant is True."""
+    classes: Mask = np.logical_or.reduce(table, axis=0)
+    return classes
