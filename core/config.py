@@ -161,6 +161,8 @@ class PolicyConfig:
     """Tokens that a request gets at least between two preemptions, or `progress_ms`."""
     progress_ms: int = 2000
     """Time that a request gets at least between two preemptions, or `progress_tokens`, ms."""
+    swap_gb_per_s: float = 5.0
+    """Speed of copies between a KV pool and host memory, one way, GB/s; 0 = never swap."""
     max_preempted_fraction: float = 0.05
     """Share of preempted tokens in all computed ones; above it admission becomes stricter."""
     shed_enter: float = 0.9
@@ -183,6 +185,7 @@ class PolicyConfig:
             "shed_enter", "shed_leave",
         ):  # fmt: skip
             yield from in_range(f"policy.{name}", getattr(self, name), 0.0, 1.0)
+        yield from in_range("policy.swap_gb_per_s", self.swap_gb_per_s, 0.0, 10_000.0)
         yield from in_range("policy.progress_tokens", self.progress_tokens, 0, 2**20)
         yield from in_range("policy.progress_ms", self.progress_ms, 0, 3_600_000)
         for low, high in (

@@ -117,6 +117,7 @@ class HeadracePolicy(Policy):
         ended = self._hand_out(step, budget, contenders)
         self._leftovers.note(step, contenders, ended)
         self._shedding.filled(step, num_before - step.tokens_left)
+        self._memory.close(step, len(decodes.tenant_index) + num_before - step.tokens_left)
         self._shares.close(step)
 
     def _hand_out(self, step: Step, budget: StepBudget, contenders: Contenders) -> Blocked:

@@ -98,6 +98,7 @@ class Replica:
             num_running=self.table.num_active,
             replica=self.index,
             num_fenced_blocks=pool.num_fenced,
+            rows=self.table.view,
         )
 
     def come_up(self, epoch: int, num_blocks: int) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from core.policy.base import RunningRows
 from core.request import Request
 from core.sampling_params import MAX_STOP_TOKEN_IDS
 
@@ -60,6 +61,17 @@ class RunningTable:
         self._stop_token_ids = np.full((num_columns, num_rows), NO_TOKEN, np.int32)
         self._num_stop_columns = 0  # of those, as many as any request has used
         self._eos_token_ids = tuple(eos_token_ids)
+        self.view = RunningRows(
+            requests=self.requests,
+            active=self.active,
+            tenant_index=self.tenant_index,
+            traffic_class=self.traffic_class,
+            prompt_len=self.prompt_len,
+            num_tokens=self.num_tokens,
+            num_computed=self.num_computed,
+            max_length=self.max_length,
+            num_blocks=self.num_blocks,
+        )
 
     def assign(self, row: int, request: Request, num_cached_tokens: int, block_size: int) -> None:
         """Give the unused `row` to `request`, whose first `num_cached_tokens` need no computing."""

@@ -1,0 +1,42 @@
+"""How much of the growth that is foreseen admission keeps free.
+
+Owns: the share of preempted tokens in the computed ones, in windows, and the factor that follows
+it. Never knows: who was preempted. The quantile of each request's length, summed, is more than
+their sum will be, so admission that never overcommits leaves memory idle. The factor falls by a
+step while hardly anything is preempted and rises by a part of itself when too much is: for
+admission, additive increase and multiplicative decrease, as in TCP.
+"""
+
+LOWEST, HIGHEST = 0.2, 2.0
+STEP = 0.02
+RISE = 1.25
+CALM = 0.2  # of the limit: with less, admission becomes bolder
+WINDOWS_IN_POOL = 8  # a window is as many computed tokens as this part of the pool holds
+MIN_WINDOW_TOKENS = 1024
+
+
+class Caution:
+    """The part of the foreseen growth that must be free when a request starts."""
+
+    def __init__(self, max_preempted_fraction: float) -> None:
+        """Start with all of it."""
+        self.factor = 1.0
+        self._limit = max_preempted_fraction
+        self._num_computed = 0
+        self._num_preempted = 0
+
+    def preempted(self, num_tokens: int) -> None:
+        """Take in that computed tokens were thrown away."""
+        self._num_preempted += num_tokens
+
+    def computed(self, num_tokens: int, pool_tokens: int) -> None:
+        """Take in a step; the pool holds `pool_tokens`."""
+        self._num_computed += num_tokens
+        if self._num_computed < max(MIN_WINDOW_TOKENS, pool_tokens // WINDOWS_IN_POOL):
+            return
+        share = self._num_preempted / self._num_computed
+        if share > self._limit:
+            self.factor = min(HIGHEST, self.factor * RISE)
+        elif share <= CALM * self._limit:
+            self.factor = max(LOWEST, self.factor - STEP)
+        self._num_computed = self._num_preempted = 0

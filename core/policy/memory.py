@@ -1,0 +1,328 @@
+"""Who may have KV memory, and when others give theirs back for it.
+
+Owns: admission by what the running requests will hold at the most (`future_peak`), the reserves of
+classes and whom they are lent to, the claim of a request that does not fit, and the marks between
+which the pool is kept. Never knows: blocks, rows, who is served next, whom to choose as a victim.
+
+    may start   ⇔   peak ≤ capacity − headroom − Σ over other classes (reserved − held)⁺
+
+Droppable work may use what other classes reserve, but not the reserve of a class that is served
+strictly first, and not the headroom. A request within the reserve of its own class needs no peak:
+what runs there has no right to grow into it. A prefix that a new request shares with running ones
+counts as if it were its own from the first of them that ends on, which is on the safe side.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from core.policy.base import Blocked, Preemption, Relief, ReplicaLoad, Step, Wait
+from core.policy.caution import Caution
+from core.policy.cost_model import CostModel
+from core.policy.future_peak import FuturePeak
+from core.policy.limits import Limits
+from core.policy.output_history import OutputHistory
+from core.policy.preemption import RANKS, Need, Victims
+from core.policy.restore_cost import RestoreCosts
+from core.policy.settings import PolicySettings
+from core.request import Request, RequestStatus
+from core.tenancy import NUM_CLASSES, TrafficClass
+
+MAX_VICTIMS = 16  # that make room for one request, at the most
+_WHOLE_OUTPUTS = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What must stay available when a request starts, blocks, by what it is for."""
+
+    growth: int = 0  # of those that run, and its own
+    reserve: int = 0  # of other classes
+    headroom: int = 0  # always
+    is_claimed: bool = False  # a request before it waits for every block
+
+    @property
+    def num_blocks(self) -> int:
+        """All of it."""
+        return self.growth + self.reserve + self.headroom
+
+
+@dataclass(frozen=True, slots=True)
+class _Holdings:
+    """What runs on a replica, in sums."""
+
+    peak: FuturePeak
+    num_blocks: int  # each counted once
+    by_class: list[int]  # blocks
+
+
+class Memory:
+    """The KV memory of all replicas, as far as it is decided who gets it."""
+
+    def __init__(
+        self,
+        settings: PolicySettings,
+        over_share: Callable[[int], int],
+        model: CostModel | None = None,
+    ) -> None:
+        """Start with nothing running; `over_share` tells what a flow had above its share."""
+        self._settings = settings
+        self._limits = settings.limits
+        self._block_size = settings.block_size
+        self._over_share = over_share
+        self._history = OutputHistory(self._quantile_of)
+        self._costs = RestoreCosts(settings, model)
+        self._victims = Victims(settings, over_share, self._costs)
+        self._caution = Caution(settings.tuning.max_preempted_fraction)
+        self._holdings: dict[int, _Holdings] = {}  # by replica, until something starts or stops
+        self._claims: dict[int, Request] = {}  # by replica, in this step
+        self._now_ns = 0
+
+    def configure(self, limits: Limits) -> None:
+        """Take over quantiles and reserves from now on."""
+        self._limits = limits
+        self._history.tabulate()
+        self._victims.configure(limits)
+        self._holdings.clear()
+
+    def calibrate(self, replica: int, model: CostModel) -> None:
+        """Let `model` tell what recomputing costs on `replica`."""
+        self._costs.calibrate(replica, model)
+
+    def started(self, request: Request) -> None:
+        """Take in that `request` has a row."""
+        self._holdings.pop(request.replica, None)
+        if self._claims.get(request.replica) is request:
+            del self._claims[request.replica]
+        self._victims.started(request, self._now_ns)
+
+    def stopped(self, request: Request) -> None:
+        """Take in that `request` has lost its row."""
+        self._holdings.pop(request.replica, None)
+        self._victims.stopped(request)
+
+    def ended(self, request: Request) -> None:
+        """Remember how long its output was, if it came to its own end."""
+        if request.status in _WHOLE_OUTPUTS:
+            self._history.note(request.flow, request.num_output_tokens)
+
+    def open(self, step: Step) -> None:
+        """Begin a step: nobody has a claim; droppable work gives way before others must wait."""
+        self._now_ns = step.now_ns
+        self._holdings.pop(step.replica, None)
+        self._claims.pop(step.replica, None)
+        load = step.load()
+        low_mark = ceil(self._settings.tuning.preempt_below_fraction * load.num_blocks)
+        coming = load.num_available_blocks + load.num_fenced_blocks
+        if coming < low_mark and load.rows is not None:
+            self._drop(step, load, low_mark - coming)
+
+    def close(self, step: Step, num_tokens: int) -> None:
+        """Take in that `step` computes so many tokens."""
+        self._caution.computed(num_tokens, step.load().num_blocks * self._block_size)
+
+    def headroom_blocks(self, request: Request, load: ReplicaLoad) -> int:
+        """Return how many blocks must stay available when `request` starts."""
+        demand = self.demand(request, load)
+        return load.num_blocks if demand.is_claimed else demand.num_blocks
+
+    def demand(self, request: Request, load: ReplicaLoad) -> Demand:
+        """Return what must stay available when `request` starts, and for what."""
+        if load.num_running == 0:
+            return Demand()
+        headroom = ceil(self._settings.kv_headroom_fraction * load.num_blocks)
+        if load.rows is None:
+            return Demand(headroom=headroom)
+        holdings = self._holdings_of(load)
+        num_new, left = self._own_need(request)
+        if self._is_within_reserve(request, num_new, left, holdings, load):
+            return Demand(reserve=self._kept_for_others(request, holdings, load, strict_only=True))
+        if not self._may_pass(request, load):
+            return Demand(is_claimed=True)
+        peak = holdings.peak.peak_with(left, request.num_tokens + self._block_size // 2)
+        growth = ceil(peak / self._block_size) - holdings.num_blocks - num_new
+        growth = ceil(max(0, growth) * self._caution.factor)
+        if request.num_preemptions:
+            mark = ceil(self._settings.tuning.readmit_above_fraction * load.num_blocks)
+            headroom = max(headroom, mark)
+        is_lent = self._victims.is_droppable(request)
+        kept = self._kept_for_others(request, holdings, load, strict_only=is_lent)
+        return Demand(growth, kept, headroom)
+
+    def make_room(self, step: Step, request: Request) -> bool:
+        """Let lower work give memory back for a waiting `request` that does not fit.
+
+        True = it may be tried again. Until it has started, the first of a step has the claim on the
+        blocks to come.
+        """
+        self._claims.setdefault(step.replica, request)
+        load = step.load()
+        if load.rows is None or not self._has_lower_class(request, load):
+            return False
+        missing = step.missing_blocks(request)
+        givers = self._givers(request, step.running(), load)
+        if not 0 < missing <= sum(int(load.rows.num_blocks[giver.row]) for giver in givers):
+            return False
+        for _ in range(MAX_VICTIMS):
+            chosen = self._victims.choose(givers, Need(request, missing, load, step.now_ns))
+            if chosen is None:
+                break
+            givers.remove(chosen.request)
+            self._preempt(step, chosen, load)
+            missing = step.missing_blocks(request)
+            if missing <= 0:
+                break
+        return True
+
+    def victim(
+        self, candidates: Sequence[Request], beneficiary: Request, load: ReplicaLoad
+    ) -> Preemption | None:
+        """Return who gives memory back so that the running `beneficiary` can grow.
+
+        If nobody is lower it is the beneficiary itself; if all that are lower have just come back,
+        it waits for them.
+        """
+        if load.rows is None:
+            return None
+        num_blocks = max(1, ceil(self._settings.tuning.preempt_below_fraction * load.num_blocks))
+        need = Need(beneficiary, num_blocks, load, self._now_ns)
+        chosen = self._victims.choose(candidates, need)
+        if chosen is None and not self._victims.lower(candidates, beneficiary):
+            chosen = Preemption(beneficiary) if beneficiary in candidates else None
+        if chosen is not None:
+            self._note_loss(chosen, load)
+        return chosen
+
+    def reason(self, request: Request, num_needed: int, load: ReplicaLoad) -> Wait:
+        """Return what keeps `request`, which needs so many blocks, from starting."""
+        demand, available = self.demand(request, load), load.num_available_blocks
+        if demand.is_claimed:
+            return Wait(Blocked.CLAIM, num_needed, 0)
+        for blocked, kept in (
+            (Blocked.MEMORY, 0),
+            (Blocked.HEADROOM, demand.growth + demand.headroom),
+            (Blocked.RESERVE, demand.num_blocks),
+        ):
+            if num_needed > available - kept:
+                return Wait(blocked, num_needed, available - kept)
+        return Wait(Blocked.NOTHING, num_needed, available)
+
+    def _quantile_of(self, flow: int) -> float:
+        return self._limits.of(flow % NUM_CLASSES).output_quantile
+
+    def _holdings_of(self, load: ReplicaLoad) -> _Holdings:
+        holdings = self._holdings.get(load.replica)
+        if holdings is None:
+            holdings = self._holdings[load.replica] = self._look(load)
+        return holdings
+
+    def _look(self, load: ReplicaLoad) -> _Holdings:
+        """Sum up what runs; blocks that a row holds beyond its tokens are tokens to come."""
+        rows, size = load.rows, self._block_size
+        assert rows is not None
+        active = np.flatnonzero(rows.active)
+        num_tokens = rows.num_tokens[active].astype(np.int64)
+        num_blocks = rows.num_blocks[active].astype(np.int64)
+        classes = rows.traffic_class[active]
+        flows = rows.tenant_index[active].astype(np.int64) * NUM_CLASSES + classes
+        outputs = num_tokens - rows.prompt_len[active]
+        left = self._history.left(flows, outputs, rows.max_length[active] - num_tokens)
+        ahead = np.maximum((num_blocks - 1) * size + 1 - num_tokens, 0)
+        held = num_tokens + ahead + size // 2
+        in_truth = load.num_blocks - load.num_available_blocks - load.num_fenced_blocks
+        num_shared = max(0, int(num_blocks.sum()) - in_truth) * size
+        by_class = np.bincount(classes, num_blocks, NUM_CLASSES).astype(np.int64).tolist()
+        peak = FuturePeak(np.maximum(left - ahead, 0), held, num_shared)
+        return _Holdings(peak, in_truth, by_class)
+
+    def _own_need(self, request: Request) -> tuple[int, int]:
+        """Return the blocks that `request` starts with, and the tokens that it grows by."""
+        most = request.prompt_len + request.max_tokens
+        if request.num_preemptions >= self._settings.max_preemptions:
+            return -(-most // self._block_size), 0
+        num_tokens, outputs = request.num_tokens, request.num_output_tokens
+        left = self._history.left_of(request.flow, outputs, most - num_tokens)
+        return -(-num_tokens // self._block_size), left
+
+    def _reserved(self, traffic_class: int, load: ReplicaLoad) -> int:
+        return int(self._limits.of(traffic_class).reserved_kv_fraction * load.num_blocks)
+
+    def _is_within_reserve(
+        self, request: Request, num_new: int, left: int, holdings: _Holdings, load: ReplicaLoad
+    ) -> bool:
+        reserved = self._reserved(request.traffic_class, load)
+        if not reserved:
+            return False
+        wanted = num_new + -(-left // self._block_size)
+        return holdings.by_class[request.traffic_class] + wanted <= reserved
+
+    def _kept_for_others(
+        self, request: Request, holdings: _Holdings, load: ReplicaLoad, *, strict_only: bool
+    ) -> int:
+        """Return the blocks that other classes reserve and do not hold."""
+        return sum(
+            max(0, self._reserved(other, load) - holdings.by_class[other])
+            for other in TrafficClass
+            if other != request.traffic_class
+            and (self._limits.of(other).strict_first or not strict_only)
+        )
+
+    def _may_pass(self, request: Request, load: ReplicaLoad) -> bool:
+        """Tell whether `request` may start although another has the claim on what comes free."""
+        claimant = self._claims.get(load.replica)
+        if claimant is None or claimant is request:
+            return True
+        return self._victims.is_droppable(request) and not self._victims.is_droppable(claimant)
+
+    def _has_lower_class(self, request: Request, load: ReplicaLoad) -> bool:
+        """Tell whether anybody who runs is of a lower class than `request`."""
+        by_class = self._holdings_of(load).by_class
+        rank = RANKS[request.traffic_class]
+        return any(by_class[other] and RANKS[other] < rank for other in TrafficClass)
+
+    def _givers(
+        self, request: Request, running: Sequence[Request], load: ReplicaLoad
+    ) -> list[Request]:
+        """Return whose memory `request` may call back: for its reserve that of all lower classes,
+        else that of droppable work which had more than its share.
+        """
+        rank = RANKS[request.traffic_class]
+        lower = [each for each in running if RANKS[each.traffic_class] < rank]
+        num_new, left = self._own_need(request)
+        if self._is_within_reserve(request, num_new, left, self._holdings_of(load), load):
+            return lower
+        return [
+            each
+            for each in lower
+            if self._victims.is_droppable(each) and self._over_share(each.flow) > 0
+        ]
+
+    def _drop(self, step: Step, load: ReplicaLoad, num_blocks: int) -> None:
+        """Let one droppable request give way, if there is anybody of a higher class."""
+        by_class = self._holdings_of(load).by_class
+        holding = [other for other in TrafficClass if by_class[other]]
+        if not any(self._limits.of(other).preemptible for other in holding):
+            return
+        running = step.running()
+        first = max(running, key=self._victims.standing, default=None)
+        if first is None or self._victims.is_droppable(first):
+            return
+        need = Need(first, num_blocks, load, step.now_ns, only_droppable=True)
+        chosen = self._victims.choose(running, need)
+        if chosen is not None:
+            self._preempt(step, chosen, load)
+
+    def _preempt(self, step: Step, chosen: Preemption, load: ReplicaLoad) -> None:
+        self._note_loss(chosen, load)
+        step.preempt(chosen.request, chosen.relief, chosen.num_blocks)
+
+    def _note_loss(self, chosen: Preemption, load: ReplicaLoad) -> None:
+        """Count the tokens that must be computed again."""
+        rows = load.rows
+        if chosen.relief is Relief.SWAP or rows is None:
+            return
+        num_computed = int(rows.num_computed[chosen.request.row])
+        tail = chosen.num_blocks * self._block_size
+        self._caution.preempted(min(num_computed, tail) if tail else num_computed)
