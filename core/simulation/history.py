@@ -15,6 +15,9 @@ from core.scheduler.statistics import EngineStatistics
 from core.simulation.workload import Workload
 
 Ints = npt.NDArray[np.int64]
+_TOKEN, _STARTED, _FINISHED = (
+    int(kind) for kind in (OutputKind.TOKEN, OutputKind.STARTED, OutputKind.FINISHED)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,25 +99,25 @@ class Recorder:
 
     def outputs(self, batch: OutputBatch, now_ns: int) -> None:
         """Note what the engine says of the requests."""
-        kinds = batch.records["kind"]
-        is_token = kinds == OutputKind.TOKEN
+        is_token = batch.records["kind"] == _TOKEN
         indexes = batch.records["request_id"].astype(np.int64) - 1
-        tokens = indexes[is_token]
-        if len(tokens):
+        num_tokens = int(np.count_nonzero(is_token))
+        if num_tokens:
+            tokens = indexes if num_tokens == len(indexes) else indexes[is_token]
             self._token_requests.append(tokens)
-            self._tokens.append((now_ns, len(tokens)))
-        if len(tokens) < len(kinds):
-            self._note_others(batch, indexes, np.flatnonzero(~is_token).tolist(), now_ns)
+            self._tokens.append((now_ns, num_tokens))
+        if num_tokens < len(indexes):
+            self._note_others(batch, indexes, (~is_token).nonzero()[0].tolist(), now_ns)
 
     def _note_others(
         self, batch: OutputBatch, indexes: Ints, places: list[int], now_ns: int
     ) -> None:
         for place in places:
             record, index = batch.records[place], indexes[place]
-            kind = record["kind"]
-            if kind == OutputKind.STARTED:
+            kind = int(record["kind"])
+            if kind == _STARTED:
                 self._first_start_ns[index] = now_ns
-            elif kind == OutputKind.FINISHED:
+            elif kind == _FINISHED:
                 self._status[index] = record["status"]
                 self._reason[index] = record["reason"]
                 self._finished_ns[index] = now_ns

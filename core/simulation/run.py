@@ -29,12 +29,13 @@ from core.tenancy import TrafficClass
 
 BUCKETS = Buckets((1.0,), (0.1,), (0.1,))
 END_OF_TEXT = 1
-SOME_TOKEN = 2
+SOME_TOKEN = END_OF_TEXT + 1
 MAX_SAMPLES = 2000
 STEPS_BETWEEN_REPORTS = 1024
 Progress = Callable[[int, int], None]
 
 _SAMPLE = np.uint32(PlanFlag.SAMPLE)
+_SAMPLE_BIT = int(PlanFlag.SAMPLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,15 +191,16 @@ class Simulation:
             self._collect(now_ns)
 
     def _result(self, running: _Running) -> StepResult:
-        plan = running.plan
-        samples = (plan.rows["flags"] & _SAMPLE) != 0
-        sampling = plan.rows[samples]
+        plan, requests = running.plan, running.requests
+        sampling = plan.rows
+        samples = (sampling["flags"] & _SAMPLE) != 0
+        if not samples.all():
+            sampling, requests = sampling[samples], requests[samples]
         length = sampling["first_position"] + sampling["num_new_tokens"] + 1
-        ended = length >= self._total_length[running.requests[samples]]
         rows = np.zeros(len(sampling), RESULT_ROW)
         rows["row"] = sampling["row"]
         rows["generation"] = sampling["generation"]
-        rows["token_id"] = np.where(ended, END_OF_TEXT, SOME_TOKEN)
+        rows["token_id"] = SOME_TOKEN - (length >= self._total_length[requests])
         return StepResult(
             plan.replica, plan.epoch, plan.step, running.begin_ns, running.end_ns, rows
         )
@@ -221,7 +223,7 @@ def work_of(plan: StepPlan) -> StepWork:
     work, num_decodes = StepWork(), len(rows)
     while num_decodes:
         _, _, num_tokens, context, flags = rows[num_decodes - 1].item()
-        samples = bool(flags & PlanFlag.SAMPLE.value)
+        samples = bool(flags & _SAMPLE_BIT)
         if num_tokens == 1 and samples:
             break
         work = work.with_prefill(num_tokens, context, ends=samples)
