@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from core.config_checks import in_range, is_name, one_of, sha256_faults
 from core.errors import ConfigError
-from core.tenancy import ClassesConfig, Tenancy, TenantConfig
+from core.tenancy import ClassesConfig, Room, Tenancy, TenantConfig
 
 MAX_REPLICAS = 8
 MAX_TOKENIZERS = 8
@@ -66,6 +66,11 @@ class EngineConfig:
     """Simulated executor: fixed time of a step, µs."""
     simulated_token_us: float = 1.0
     """Simulated executor: time of each token in a step, µs."""
+
+    @property
+    def max_copies(self) -> int:
+        """KV blocks that one plan may copy: a longest sequence goes out, another comes in."""
+        return 2 * -(-self.max_model_len // self.block_size)
 
     def faults(self) -> Iterator[str]:
         """Yield one line for each key that cannot be accepted."""
@@ -364,7 +369,7 @@ class HeadraceConfig:
         ):
             yield from part.faults()
         tenancy = Tenancy(classes=self.classes, tenants=self.tenants)
-        yield from tenancy.faults(self.engine.replicas)
+        yield from tenancy.faults(Room(self.engine.replicas, self.engine.max_num_seqs))
         if not any(tenant.key_sha256 for tenant in self.tenants) and self.http.host not in (
             "127.0.0.1",
             "::1",

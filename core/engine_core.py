@@ -16,7 +16,7 @@ from core.clock import NS_PER_MS
 from core.errors import Rejection, RejectionReason
 from core.metering import Metering
 from core.policy.admission import kv_never_fits, no_replica
-from core.policy.base import Policy
+from core.policy.base import Policy, Wait
 from core.policy.limits import Limits
 from core.policy.registry import make_policy
 from core.policy.settings import PolicySettings
@@ -27,6 +27,7 @@ from core.scheduler.plan import OutputBatch, RecordArray, StepPlan, StepResult
 from core.scheduler.replica import Replica, ReplicaState
 from core.scheduler.scheduler import Scheduler
 from core.scheduler.settings import EngineSettings
+from core.scheduler.standings import ClassStanding, Standings, TenantStanding
 from core.scheduler.statistics import (
     EngineStatistics,
     RequestView,
@@ -60,6 +61,7 @@ class EngineCore:
         self._scheduler = Scheduler(
             settings, self._replicas, policy or configured_policy(settings), metering
         )
+        self._standings = Standings(self._scheduler)
 
     def on_events(self, events: Iterable[ev.Event], now_ns: int) -> None:
         """Take in what happened, in order, and end what is due."""
@@ -74,10 +76,13 @@ class EngineCore:
         if not target.can_plan:
             return None
         self._expire(now_ns)
-        builder = StepBuilder(self._scheduler, target, now_ns)
-        builder.add_decodes()
-        self._scheduler.policy.fill(builder)
-        return builder.finish()
+        while True:
+            builder = StepBuilder(self._scheduler, target, now_ns)
+            builder.add_decodes()
+            self._scheduler.policy.fill(builder)
+            plan = builder.finish()
+            if plan is not None or not builder.end_standstill():
+                return plan
 
     def on_result(self, result: StepResult, now_ns: int) -> bool:
         """Take in a result; False = ignored: of another epoch, or of no plan in flight."""
@@ -114,6 +119,17 @@ class EngineCore:
     def tenant_statistics(self) -> list[TenantStatistics]:
         """Return the present state of every tenant, by its index in the counters."""
         return tenant_statistics(self._scheduler)
+
+    def standings(self, now_ns: int) -> tuple[list[ClassStanding], list[TenantStanding]]:
+        """Return what classes have, by value, and tenants, by their index in the counters."""
+        return self._standings.take(now_ns)
+
+    def why(self, request_id: int) -> Wait | None:
+        """Return why a request waits, None if it does not or nobody knows."""
+        found = self._scheduler.requests.get(request_id)
+        if found is None or found not in self._scheduler.waiting:
+            return None
+        return self._scheduler.policy.why(found)
 
     def requests(self, limit: int, tenant: str | None = None) -> list[RequestView]:
         """Return up to `limit` live requests, of one `tenant` or all, oldest first."""
@@ -205,7 +221,7 @@ class EngineCore:
     def _replica_up(self, replica: Replica, up: ev.ReplicaUp, now_ns: int) -> None:
         if replica.state is ReplicaState.UP:
             self._lose_replica(replica, ReplicaState.DOWN, now_ns)
-        replica.come_up(up.epoch, up.num_blocks)
+        replica.come_up(up.epoch, up.num_blocks, up.num_host_blocks, up.block_bytes)
         self._scheduler.policy.replica_up(replica.index, up.basis)
         self._end_what_never_fits(now_ns)
 

@@ -7,6 +7,7 @@ at its first request and keeps it; when all are taken, further tenants share the
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,27 @@ import numpy.typing as npt
 from core.clock import NS_PER_S
 from core.errors import RejectionReason
 from core.request import RequestStatus
+from core.tenancy import NUM_CLASSES
 
 OTHER = 0
 OTHER_NAME = "_other"
+
+
+class PreemptionKind(IntEnum):
+    """How a running request gave memory back."""
+
+    RECOMPUTE = 0  # all of it; it is computed again
+    SWAP = 1  # all of it; what it shared with nobody waits in host memory
+    PARTIAL = 2  # tail blocks; it keeps its row
+
+
+class PreemptionCause(IntEnum):
+    """What a running request had to give memory back for."""
+
+    GROWTH = 0  # a running request needed a block more
+    ADMISSION = 1  # the policy wanted room in the step
+    LOST_RESULT = 2  # nobody knows what its last step was
+    STANDSTILL = 3  # all that ran waited for each other's memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +74,7 @@ class TenantCounters:
         self.waiting_tokens = np.zeros(max_tenants, np.int64)
         self.num_running = np.zeros(max_tenants, np.int64)
         self.num_preempted = np.zeros(max_tenants, np.int64)
+        self.num_swapped = np.zeros(max_tenants, np.int64)
         self.requests = np.zeros(max_tenants, np.uint64)
         self.prompt_tokens = np.zeros(max_tenants, np.uint64)
         self.cached_tokens = np.zeros(max_tenants, np.uint64)
@@ -82,12 +102,17 @@ class Metering:
         self.prefix_queries_tokens = 0
         self.prefix_hits_tokens = 0
         self.preemptions = 0
+        self.preemptions_by = np.zeros((len(PreemptionKind), len(PreemptionCause)), np.uint64)
+        self.swapped_out_tokens = 0
+        self.swapped_in_tokens = 0
+        self.recomputed_after_swap_tokens = 0
         self.recomputed_tokens = 0
         self.finished = np.zeros(len(RequestStatus), np.uint64)
         self.rejections = np.zeros(len(RejectionReason), np.uint64)
         self.ignored_results = 0
         self.duplicate_requests = 0
         self.queue_time = Histogram(buckets.latency_s)
+        self.queue_time_by_class = [Histogram(buckets.latency_s) for _ in range(NUM_CLASSES)]
         self.prefill_time = Histogram(buckets.latency_s)
         self.decode_time = Histogram(buckets.latency_s)
         self.e2e_time = Histogram(buckets.latency_s)
@@ -113,6 +138,11 @@ class Metering:
         self.tenant_names.append(tenant)
         return index
 
+    def observe_queue_ns(self, traffic_class: int, duration_ns: int) -> None:
+        """Count the wait of a request that has started, in all and in its class."""
+        self.queue_time.observe_ns(duration_ns)
+        self.queue_time_by_class[traffic_class].observe_ns(duration_ns)
+
     def count_generated(self, tenant_indexes: npt.NDArray[np.int32]) -> None:
         """Count one generated token for each entry of `tenant_indexes`, int32[n]."""
         self.generated_tokens += len(tenant_indexes)
@@ -131,9 +161,12 @@ class Metering:
         self.prefix_queries_tokens += num_tokens
         self.prefix_hits_tokens += num_hits
 
-    def count_preemption(self, tenant_index: int) -> None:
-        """Count a running request that had to give its memory back."""
+    def count_preemption(
+        self, tenant_index: int, kind: PreemptionKind, cause: PreemptionCause
+    ) -> None:
+        """Count a running request that had to give memory back."""
         self.preemptions += 1
+        self.preemptions_by[kind, cause] += np.uint64(1)
         self.tenants.preemptions[tenant_index] += np.uint64(1)
 
     def count_recomputed(self, tenant_index: int, num_tokens: int) -> None:

@@ -89,13 +89,22 @@ class ClassConfig:
             yield from in_range(f"{path}.{name}", getattr(self, name), 0.01, 1.0)
         for name in ("reserved_seqs", "max_seqs"):
             yield from in_range(f"{path}.{name}", getattr(self, name), 0, 4096)
+        yield from self._contradictions(path)
+
+    def _contradictions(self, path: str) -> Iterator[str]:
+        """Yield one line for each pair of keys that cannot both hold."""
         for reserved, cap in (
-            (self.reserved_step_fraction, self.max_step_fraction),
-            (self.reserved_kv_fraction, self.max_kv_fraction),
-            (self.reserved_seqs, self.max_seqs or self.reserved_seqs),
+            ("reserved_step_fraction", "max_step_fraction"),
+            ("reserved_kv_fraction", "max_kv_fraction"),
+            ("reserved_seqs", "max_seqs"),
         ):
-            if reserved > cap:
-                yield f"{path}: a reserve of {reserved} exceeds the cap {cap} of the same class"
+            low, high = getattr(self, reserved), getattr(self, cap)
+            if low > high and (cap != "max_seqs" or high):
+                yield f"{path}.{reserved} = {low} exceeds {path}.{cap} = {high}"
+        if self.over_cap == "demote" and not self.max_prompt_tokens:
+            yield f"{path}.over_cap = 'demote' needs {path}.max_prompt_tokens"
+        if self.pausable and self.itl_ms:
+            yield f"{path}.pausable contradicts {path}.itl_ms = {self.itl_ms}: a pause is a gap"
 
 
 def _interactive() -> ClassConfig:
@@ -157,6 +166,8 @@ class ClassesConfig:
             total = sum(getattr(self.of(c), key) for c in TrafficClass)
             if total > 1.0:
                 yield f"classes: the reserves {key} add up to {total:.3g}, more than 1"
+        if self.standard.over_cap == "demote":
+            yield "classes.standard.over_cap = 'demote' would demote to itself: use reject"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +213,13 @@ class TenantConfig:
             yield f"{path}.name must be 1 to 63 letters, digits, '-', '_' or '.'"
         for name in self.classes:
             yield from one_of(f"{path}.classes", name, CLASS_NAMES)
-        yield from one_of(f"{path}.default_class", self.default_class, self.classes)
+        if not self.classes:
+            yield f"{path}.classes is empty: name at least one of {', '.join(CLASS_NAMES)}"
+        else:
+            yield from one_of(f"{path}.default_class", self.default_class, self.classes)
+        yield from _named_twice(f"{path}.classes", self.classes)
+        yield from _named_twice(f"{path}.replicas", self.replicas)
+        yield from _named_twice(f"{path}.key_sha256", self.key_sha256)
         for digest in self.key_sha256:
             yield from sha256_faults(f"{path}.key_sha256", digest)
         yield from in_range(f"{path}.weight", self.weight, MIN_WEIGHT, MAX_WEIGHT)
@@ -218,6 +235,14 @@ class TenantConfig:
             yield from in_range(f"{path}.replicas", replica, 0, 7)
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What an engine has to promise from."""
+
+    num_replicas: int
+    max_num_seqs: int  # of a replica
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenancy:
     """One version of everything that is promised, and who is paused."""
@@ -227,14 +252,35 @@ class Tenancy:
     paused_tenants: frozenset[str] = frozenset()
     paused_classes: frozenset[str] = frozenset()
 
-    def faults(self, num_replicas: int) -> Iterator[str]:
+    def faults(self, room: Room) -> Iterator[str]:
         """Yield one line for each key or combination that cannot be accepted."""
         yield from self.classes.faults()
+        total = sum(self.classes.of(c).reserved_seqs for c in TrafficClass)
+        if total > room.max_num_seqs:
+            yield (
+                f"classes: the reserves reserved_seqs add up to {total}, more than"
+                f" engine.max_num_seqs = {room.max_num_seqs}"
+            )
         yield from in_range("number of tenants", len(self.tenants), 0, MAX_TENANTS)
         for tenant in self.tenants:
             yield from tenant.faults()
-            yield from _replica_faults(tenant, num_replicas)
+            yield from _replica_faults(tenant, room.num_replicas)
         yield from _duplicates(self.tenants)
+        yield from self._useless_reserves()
+
+    def _useless_reserves(self) -> Iterator[str]:
+        """A reserve beyond the quotas of all who may use the class only keeps others out."""
+        for traffic_class in TrafficClass:
+            name, reserved = (
+                traffic_class.label,
+                self.classes.of(traffic_class).reserved_kv_fraction,
+            )
+            quotas = [t.kv_quota_fraction for t in self.tenants if name in t.classes]
+            if quotas and sum(quotas) < reserved:
+                yield (
+                    f"classes.{name}.reserved_kv_fraction = {reserved} cannot be used:"
+                    f" kv_quota_fraction of the tenants of the class add up to {sum(quotas):.3g}"
+                )
 
 
 def _replica_faults(tenant: TenantConfig, num_replicas: int) -> Iterator[str]:
@@ -244,6 +290,11 @@ def _replica_faults(tenant: TenantConfig, num_replicas: int) -> Iterator[str]:
                 f"tenants[{tenant.name}].replicas = {replica} does not exist: the last one is"
                 f" {num_replicas - 1} (engine.replicas = {num_replicas})"
             )
+
+
+def _named_twice(path: str, values: tuple[object, ...]) -> Iterator[str]:
+    counts = Counter(values)
+    yield from (f"{path} names {value!r} twice" for value in counts if counts[value] > 1)
 
 
 def _duplicates(tenants: tuple[TenantConfig, ...]) -> Iterator[str]:

@@ -8,11 +8,13 @@ readers of another version are refused.
 
 import numpy as np
 
-PAGE_VERSION = 1
+PAGE_VERSION = 2
 MAX_PAGE_REPLICAS = 8
 MAX_PAGE_TOKENIZERS = 8
 MAX_PAGE_TENANTS = 256  # the rest is summed in the last row, named `_other`
 MAX_PAGE_CHILDREN = 48
+NUM_PAGE_CLASSES = 4
+NO_BUDGET = -1
 MAX_REJECTION_REASONS = 32
 
 # Upper bounds of histogram buckets, seconds: vLLM's, so that stock dashboards work; then +Inf.
@@ -92,6 +94,30 @@ TENANT = np.dtype(
         ("preemptions", np.uint64),
         ("recomputed_tokens", np.uint64),
         ("rejections", np.uint64, (MAX_REJECTION_REASONS,)),
+        ("paused", np.int32),
+        ("weight", np.float64),
+        ("share_due", np.float64),  # of the service, by weight among those that have work now
+        ("share_used", np.float64),  # of the service of the last seconds
+        ("service", np.int64),  # charged so far, in the policy's unit
+        ("virtual_lead", np.float64),  # most service ahead of the least served of a class, weighted
+        ("budget_tokens", np.int64),  # left of its token-rate budget; NO_BUDGET = it has none
+        ("kv_quota_blocks", np.int64),
+    ]
+)
+
+CLASS = np.dtype(
+    [
+        ("num_waiting", np.int64),
+        ("num_running", np.int64),
+        ("held_blocks", np.int64),
+        ("paused", np.int32),
+        ("weight", np.float64),
+        ("reserved_blocks", np.int64),
+        ("reserved_seqs", np.int64),
+        ("reserved_step_tokens", np.int64),
+        ("service", np.int64),
+        ("virtual_lead", np.float64),
+        ("queue_time", histogram(LATENCY_BUCKETS_S)),
     ]
 )
 
@@ -130,6 +156,7 @@ SCHEDULER_PAGE = np.dtype(
         ("tokenizer_epochs", np.uint64, (MAX_PAGE_TOKENIZERS,)),
         ("num_replicas", np.int32),
         ("replicas", REPLICA, (MAX_PAGE_REPLICAS,)),
+        ("classes", CLASS, (NUM_PAGE_CLASSES,)),  # by core.tenancy.TrafficClass
         ("num_tenants", np.int32),
         ("tenants", TENANT, (MAX_PAGE_TENANTS,)),
     ]

@@ -7,7 +7,7 @@ wasteful but not unsafe.
 
     scheduler                                         policy
     promises and caps are new, or have changed    →   configure
-    a request arrives: may it wait?               →   refusal
+    a request arrives: its class; may it wait?    →   classify, refusal
     it waits, or returns to its place             →   add
     it was started, or ended while waiting        →   remove
     it has a row; it has lost it                  →   started, stopped
@@ -260,6 +260,10 @@ class Policy(Protocol):
 
     def configure(self, limits: Limits) -> None:
         """Take over the promises and caps from now on."""
+        return None
+
+    def classify(self, request: Request) -> None:
+        """Put a new `request` into another class than it asked for; promises follow its class."""
         return None
 
     def refusal(self, request: Request, now_ns: int) -> Rejection | None:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from core.clock import NS_PER_MS
 from core.errors import Rejection, RejectionReason
-from core.kv_cache.manager import StartQuote
-from core.metering import Metering
+from core.kv_cache.manager import BlockCopy, StartQuote
+from core.metering import Metering, PreemptionCause, PreemptionKind
 from core.policy.admission import AdmissionLimits, AdmissionState, refusal
-from core.policy.base import Blocked, Policy
+from core.policy.base import Blocked, Policy, Relief
 from core.policy.limits import Limits
 from core.request import Request, RequestStatus
 from core.scheduler.deadlines import DeadlineHeap, DeadlineKind
@@ -78,6 +78,7 @@ class Scheduler:
         request.order = self._num_arrivals
         request.tenant_index = self.metering.tenant_index(request.tenant)
         self.metering.tenants.requests[request.tenant_index] += 1
+        self.policy.classify(request)
         rejection = refusal(request, self._limits, self._admission_state(request, now_ns))
         if rejection is None and request.num_output_tokens == 0:
             self.promise(request)
@@ -105,49 +106,77 @@ class Scheduler:
         return self.may_start(request, replica)[1] is not None
 
     def start_quote(self, request: Request, replica: Replica) -> StartQuote:
-        """Work out the blocks of a start: for all known tokens, so that a prompt once begun can be
-        computed to its end. One that was preempted takes a block more, or it would be in need again
-        at once; one that is not to be preempted any more takes all it can come to need.
+        """Work out the blocks of a start."""
+        return replica.kv.quote(request, self.tokens_to_hold(request))
+
+    def tokens_to_hold(self, request: Request) -> int:
+        """Return for how many tokens a request that starts or regrows needs blocks: for all known
+        ones, so that a prompt once begun can be computed to its end. One that was preempted takes a
+        block more, or it would be in need again at once; one that is not to be preempted any more
+        takes all it can come to need.
         """
-        num_tokens = request.num_tokens
+        most = request.prompt_len + request.max_tokens
         if request.num_preemptions >= self.settings.max_preemptions:
-            num_tokens = request.prompt_len + request.max_tokens
-        elif request.num_preemptions:
-            num_tokens += self.settings.block_size
-        return replica.kv.quote(request, min(num_tokens, request.prompt_len + request.max_tokens))
+            return most
+        spare = self.settings.block_size if request.num_preemptions else 0
+        return min(request.num_tokens + spare, most)
 
     def headroom(self, request: Request, replica: Replica) -> int:
         """Return the blocks that must stay available on `replica` when `request` starts there."""
         return self.policy.headroom_blocks(request, replica.load())
 
-    def start(self, request: Request, replica: Replica, quote: StartQuote, now_ns: int) -> None:
-        """Move a waiting request into a row of `replica`."""
+    def start(
+        self, request: Request, replica: Replica, quote: StartQuote, now_ns: int
+    ) -> list[BlockCopy]:
+        """Move a waiting request into a row of `replica`; return the copies that must be made."""
         self.waiting.remove(request, now_ns)
+        if request.first_start_ns:
+            self._count_return(request, quote)
+        if request.status is RequestStatus.SWAPPED and request.replica != replica.index:
+            self.replicas[request.replica].kv.forget_swapped(request)
         request.move_to(RequestStatus.RUNNING)
-        num_cached_tokens = replica.occupy(request, quote)
+        copies = replica.occupy(request, quote)
         self.policy.started(request)
         self.metering.tenants.num_running[request.tenant_index] += 1
         if request.first_start_ns == 0:
-            self._first_start(request, num_cached_tokens, now_ns)
-        else:
-            num_lost = request.num_computed_tokens - num_cached_tokens
-            self.metering.count_recomputed(request.tenant_index, max(0, num_lost))
+            self._first_start(request, quote.num_known, now_ns)
+        return copies
 
     def shed(self, request: Request, rejection: Rejection, now_ns: int) -> None:
         """Refuse a waiting `request` that cannot be served as promised."""
         assert request in self.waiting, request.request_id
         self.finish(request, RequestStatus.FINISHED_SHED, now_ns, rejection=rejection)
 
-    def preempt(self, request: Request) -> None:
-        """Take row and memory from a running request; it returns to its place in the queue."""
-        request.num_preemptions += 1
-        self.metering.count_preemption(request.tenant_index)
-        self._leave_row(request)
-        self.requeue(request)
+    def preempt(
+        self,
+        request: Request,
+        cause: PreemptionCause,
+        relief: Relief = Relief.RECOMPUTE,
+        max_copies: int = 0,
+    ) -> list[BlockCopy]:
+        """Take row and memory from a running request; it returns to its place in the queue.
 
-    def requeue(self, request: Request) -> None:
+        SWAP becomes RECOMPUTE where it cannot be: see `_swap_out`. Returns the copies that must be
+        made before its blocks are written again.
+        """
+        copies = self._swap_out(request, max_copies) if relief is Relief.SWAP else []
+        kind = PreemptionKind.SWAP if copies else PreemptionKind.RECOMPUTE
+        self._note_preemption(request, kind, cause)
+        self._leave_row(request)
+        self.requeue(request, RequestStatus.SWAPPED if copies else RequestStatus.PREEMPTED)
+        return copies
+
+    def give_back(self, request: Request, num_blocks: int, cause: PreemptionCause) -> None:
+        """Take the last `num_blocks` from a running request that keeps others: it becomes a prompt
+        under way again, and computes what it has lost when it has blocks for it.
+        """
+        self._note_preemption(request, PreemptionKind.PARTIAL, cause)
+        num_lost = self.replicas[request.replica].give_back(request, num_blocks)
+        self.metering.count_recomputed(request.tenant_index, num_lost)
+
+    def requeue(self, request: Request, status: RequestStatus = RequestStatus.PREEMPTED) -> None:
         """Let a request that has just lost its row wait again, at its old place."""
-        request.move_to(RequestStatus.PREEMPTED)
+        request.move_to(status)
         self.waiting.add(request)
 
     def finish(
@@ -192,6 +221,9 @@ class Scheduler:
         """Detach a dead executor; its requests return to their places, poisonous ones end."""
         in_flight = replica.requests_in_flight()
         running = replica.table.running()
+        for request in replica.kv.swapped():
+            replica.kv.forget_swapped(request)
+            self.waiting.lose_copies(request)
         for request in running:
             replica.evict(request)
             self.policy.stopped(request)
@@ -247,6 +279,9 @@ class Scheduler:
         live = self.live_requests()
         assert {r.request_id for r in running + waiting} == {r.request_id for r in live}
         assert len(running) + len(waiting) == len(live)
+        swapped = [(r, each.index) for each in self.replicas for r in each.kv.swapped()]
+        assert {r for r, _ in swapped} == {r for r in waiting if r.status is RequestStatus.SWAPPED}
+        assert all(request.replica == index for request, index in swapped)
         assert int(self.metering.tenants.num_running.sum()) == len(running)
         for request in self.requests.values():
             assert request.num_pins or not request.status.is_finished, request.request_id
@@ -300,8 +335,44 @@ class Scheduler:
         metering.count_prefix_query(request.num_tokens, num_cached_tokens)
         if request.num_output_tokens == 0:
             queue_ns = now_ns - request.arrival_ns
-            metering.queue_time.observe_ns(queue_ns)
+            metering.observe_queue_ns(request.traffic_class, queue_ns)
             self.outputs.add(request, OutputKind.STARTED, queue_ns=queue_ns)
+
+    def _count_return(self, request: Request, quote: StartQuote) -> None:
+        """Count what a request that ran before has kept, and what it lost."""
+        metering = self.metering
+        num_lost = max(0, request.num_computed_tokens - quote.num_known)
+        metering.count_recomputed(request.tenant_index, num_lost)
+        if request.status is RequestStatus.SWAPPED:
+            metering.recomputed_after_swap_tokens += num_lost
+        if quote.copies:
+            num_hits = len(quote.hits) * self.settings.block_size
+            metering.swapped_in_tokens += quote.num_known - num_hits
+
+    def _swap_out(self, request: Request, max_copies: int) -> list[BlockCopy]:
+        """Keep what `request` has computed in host memory; [] = that is not possible.
+
+        What plans in flight compute for it is not known yet, so it is dropped and computed again.
+        Log-probabilities of a prompt need states that only its row has, so such a prompt is
+        computed in one go.
+        """
+        replica = self.replicas[request.replica]
+        if request.is_being_scored:
+            return []
+        num_tokens = int(replica.table.num_computed[request.row])
+        copies = replica.kv.swap_out(request, num_tokens, max_copies)
+        if copies:
+            num_shared = request.block_ids.index(copies[0].block_id) * self.settings.block_size
+            self.metering.swapped_out_tokens += num_tokens - num_shared
+        return copies
+
+    def _note_preemption(
+        self, request: Request, kind: PreemptionKind, cause: PreemptionCause
+    ) -> None:
+        is_bounded = cause is PreemptionCause.STANDSTILL
+        if not is_bounded or request.num_preemptions < self.settings.max_preemptions:
+            request.num_preemptions += 1
+        self.metering.count_preemption(request.tenant_index, kind, cause)
 
     def _leave(self, request: Request, now_ns: int) -> None:
         """Take a request that ends out of its row or the queue; a refused one is in neither."""
@@ -309,6 +380,8 @@ class Scheduler:
             self._leave_row(request)
         elif request in self.waiting:
             self.waiting.remove(request, now_ns)
+            if request.status is RequestStatus.SWAPPED:
+                self.replicas[request.replica].kv.forget_swapped(request)
 
     def _end(self, request: Request, status: RequestStatus, now_ns: int) -> None:
         request.move_to(status)

@@ -6,6 +6,7 @@ Owns: the shapes of these snapshots and how they are taken. Never knows: who loo
 from dataclasses import dataclass
 
 from core.kv_cache.block_pool import BlockPoolStatistics
+from core.kv_cache.host_pool import HostPoolStatistics
 from core.request import Request, RequestStatus
 from core.scheduler.replica import Replica, ReplicaState
 from core.scheduler.scheduler import Scheduler
@@ -25,6 +26,7 @@ class ReplicaStatistics:
     num_running: int
     draining: bool
     pool: BlockPoolStatistics
+    host: HostPoolStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class EngineStatistics:
     num_waiting: int
     waiting_tokens: int
     num_preempted: int
+    num_swapped: int
     num_running: int
     num_unreleased: int  # ended, but a plan in flight names the span
     oldest_arrival_ns: int  # of those that never started; 0 = none
@@ -67,6 +70,8 @@ class RequestView:
     max_tokens: int
     num_blocks: int
     num_preemptions: int
+    ttft_deadline_ns: int = 0
+    queue_deadline_ns: int = 0
 
 
 def replica_statistics(replica: Replica) -> ReplicaStatistics:
@@ -82,6 +87,7 @@ def replica_statistics(replica: Replica) -> ReplicaStatistics:
         num_running=replica.table.num_active,
         draining=replica.draining,
         pool=replica.kv.pool.statistics() if is_up else BlockPoolStatistics(0, 0, 0, 0, 0),
+        host=replica.kv.host.statistics() if is_up else HostPoolStatistics(0, 0),
     )
 
 
@@ -93,6 +99,7 @@ def engine_statistics(scheduler: Scheduler) -> EngineStatistics:
         num_waiting=waiting.num_waiting,
         waiting_tokens=waiting.waiting_tokens,
         num_preempted=waiting.num_preempted,
+        num_swapped=waiting.num_swapped,
         num_running=num_running,
         num_unreleased=len(scheduler.requests) - len(waiting) - num_running,
         oldest_arrival_ns=waiting.oldest_arrival_ns(),
@@ -138,4 +145,6 @@ def request_view(scheduler: Scheduler, request: Request) -> RequestView:
         max_tokens=request.max_tokens,
         num_blocks=len(request.block_ids),
         num_preemptions=request.num_preemptions,
+        ttft_deadline_ns=request.ttft_deadline_ns,
+        queue_deadline_ns=request.queue_deadline_ns,
     )

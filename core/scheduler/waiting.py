@@ -7,24 +7,29 @@ against the bounds; preempted ones had their admission and only wait for memory.
 
 from collections import defaultdict
 
+import numpy as np
+
 from core.metering import Metering
 from core.policy.base import Policy
 from core.request import Request, RequestStatus
 from core.scheduler.drain_rate import DrainRate
+from core.tenancy import NUM_CLASSES
 
 QUEUE_SHARE_TO_DRAIN = 10  # a refused client is asked to wait until a tenth of the queue has left
 
 
 class WaitingQueue:
-    """Everyone who has no row: WAITING or PREEMPTED."""
+    """Everyone who has no row: WAITING, PREEMPTED or SWAPPED."""
 
     def __init__(self, policy: Policy, metering: Metering) -> None:
         """Start empty."""
         self.num_waiting = 0
         self.waiting_tokens = 0
         self.num_preempted = 0
+        self.num_swapped = 0
         self._policy = policy
         self._tenants = metering.tenants
+        self.num_waiting_by_flow = np.zeros(len(metering.tenants.requests) * NUM_CLASSES, np.int64)
         self._members: dict[Request, None] = {}
         self._never_started: dict[Request, None] = {}  # in the order of arrival here
         self._never_started_by_tenant: defaultdict[int, dict[Request, None]] = defaultdict(dict)
@@ -39,29 +44,31 @@ class WaitingQueue:
         return request in self._members
 
     def add(self, request: Request) -> None:
-        """Let `request` wait, by its status as new or as preempted."""
+        """Let `request` wait, by its status as new or as one that was preempted."""
         self._members[request] = None
         self._policy.add(request)
-        tenant = request.tenant_index
-        if request.status is RequestStatus.PREEMPTED:
-            self.num_preempted += 1
-            self._tenants.num_preempted[tenant] += 1
+        if request.status is not RequestStatus.WAITING:
+            self._count_preempted(request, 1)
             return
         self._never_started[request] = None
-        self._never_started_by_tenant[tenant][request] = None
+        self._never_started_by_tenant[request.tenant_index][request] = None
         self._count(request, 1)
+
+    def lose_copies(self, request: Request) -> None:
+        """A swapped `request` has lost what it had in host memory: it must be recomputed."""
+        self._count_preempted(request, -1)
+        request.move_to(RequestStatus.PREEMPTED)
+        self._count_preempted(request, 1)
 
     def remove(self, request: Request, now_ns: int) -> None:
         """Take `request` out, before its status changes."""
         del self._members[request]
         self._policy.remove(request)
-        tenant = request.tenant_index
-        if request.status is RequestStatus.PREEMPTED:
-            self.num_preempted -= 1
-            self._tenants.num_preempted[tenant] -= 1
+        if request.status is not RequestStatus.WAITING:
+            self._count_preempted(request, -1)
             return
         del self._never_started[request]
-        del self._never_started_by_tenant[tenant][request]
+        del self._never_started_by_tenant[request.tenant_index][request]
         self._count(request, -1)
         self._drain_rate.observe(_size(request), now_ns)
 
@@ -88,15 +95,27 @@ class WaitingQueue:
         statuses = [request.status for request in self._members]
         assert statuses.count(RequestStatus.PREEMPTED) == self.num_preempted
         assert statuses.count(RequestStatus.WAITING) == self.num_waiting
-        assert self.num_waiting + self.num_preempted == len(statuses)
+        assert int(self.num_waiting_by_flow.sum()) == self.num_waiting
+        assert statuses.count(RequestStatus.SWAPPED) == self.num_swapped
+        assert self.num_waiting + self.num_preempted + self.num_swapped == len(statuses)
         assert sum(_size(request) for request in self._never_started) == self.waiting_tokens
         assert int(self._tenants.num_waiting.sum()) == self.num_waiting
         assert int(self._tenants.num_preempted.sum()) == self.num_preempted
+        assert int(self._tenants.num_swapped.sum()) == self.num_swapped
         self._policy.check_integrity()
+
+    def _count_preempted(self, request: Request, sign: int) -> None:
+        if request.status is RequestStatus.SWAPPED:
+            self.num_swapped += sign
+            self._tenants.num_swapped[request.tenant_index] += sign
+        else:
+            self.num_preempted += sign
+            self._tenants.num_preempted[request.tenant_index] += sign
 
     def _count(self, request: Request, sign: int) -> None:
         num_tokens = sign * _size(request)
         self.num_waiting += sign
+        self.num_waiting_by_flow[request.flow] += sign
         self.waiting_tokens += num_tokens
         self._tenants.num_waiting[request.tenant_index] += sign
         self._tenants.waiting_tokens[request.tenant_index] += num_tokens

@@ -5,6 +5,7 @@ that only looks is answered from the board if its process is silent; one that ch
 gets an error that says whether it may still be carried out.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
@@ -26,6 +27,8 @@ from ipc.messages import ControlCall, ControlReply
 logger = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S = 0.06
+TAKE_OVER_TIMEOUT_S = 0.025
+LOOK_INTERVAL_S = 0.002
 
 
 class Handlers:
@@ -94,9 +97,20 @@ class Handlers:
         result = reply.result
         if command.name in self._board_views and not reply.error:
             result = result | {"stale": False}
+        if "version" in result:
+            result = result | await self._taken_over(int(str(result["version"])))
         return ControlReply(
             call.call_id, result, reply.error, reply.code, reply.step, reply.as_of_ns
         )
+
+    async def _taken_over(self, version: int) -> views.Record:
+        """Wait, within a bound, until all who read the tenant directory go by `version`."""
+        until_s = asyncio.get_running_loop().time() + TAKE_OVER_TIMEOUT_S
+        while late := views.behind(self._read_boards(), version):
+            if asyncio.get_running_loop().time() >= until_s:
+                break
+            await asyncio.sleep(LOOK_INTERVAL_S)
+        return {"in_force": not late, "waiting_for": late}
 
     def _from_board(
         self, command: Command, call: ControlCall, args: Mapping[str, object]

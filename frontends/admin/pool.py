@@ -118,7 +118,11 @@ class Worker:
             commands=COMMANDS,
             peers=self._peers,
             read_boards=self._source.read,
-            board_views={"status": self._status, "requests": requests_view},
+            board_views={
+                "status": self._status,
+                "requests": requests_view,
+                "tenants": lambda boards, args: views.tenancy(boards),
+            },
             trail=self._trail,
         )
         board = Segment.open(child.run_directory.board(child.child_id))

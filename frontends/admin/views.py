@@ -7,14 +7,18 @@ import math
 
 import numpy as np
 
+from core.clock import NS_PER_S
 from core.config import SupervisionConfig
 from core.errors import RejectionReason
 from core.supervision.states import ProcessState
-from frontends.boards import Boards, text_of
+from core.tenancy import CLASS_NAMES
+from frontends.boards import Boards, kind_of, text_of
 from frontends.health import assess, last_step_age_s, oldest_wait_s
 from frontends.metrics.render import EngineFacts, block_counts, kv_usage, replicas_of
+from ipc.pages import NO_BUDGET
 
 STALE_S = 1.0
+DIRECTORY_READERS = ("scheduler", "tokenizer", "http")
 
 Record = dict[str, object]
 
@@ -127,6 +131,57 @@ def tenant(row: np.void) -> Record:
     }
 
 
+def tenancy(boards: Boards) -> Record:
+    """Return the result of `tenants`."""
+    page = boards.record("scheduler")
+    return {
+        "classes": [
+            class_standing(name, row)
+            for name, row in zip(CLASS_NAMES, page["classes"], strict=True)
+        ],
+        "tenants": [tenant_standing(row) for row in page["tenants"][: int(page["num_tenants"])]],
+        **freshness(boards),
+    }
+
+
+def class_standing(name: str, row: np.void) -> Record:
+    """Return what a class has and what is kept for it."""
+    return {
+        "class": name,
+        "paused": bool(row["paused"]),
+        "weight": float(row["weight"]),
+        "waiting": int(row["num_waiting"]),
+        "running": int(row["num_running"]),
+        "kv_held": int(row["held_blocks"]),
+        "kv_reserved": int(row["reserved_blocks"]),
+        "seqs_reserved": int(row["reserved_seqs"]),
+        "step_tokens_reserved": int(row["reserved_step_tokens"]),
+        "service": int(row["service"]),
+        "lead": float(row["virtual_lead"]),
+    }
+
+
+def tenant_standing(row: np.void) -> Record:
+    """Return what a tenant has, and what it is due."""
+    known = tenant(row)
+    budget = int(row["budget_tokens"])
+    return {
+        "tenant": known["tenant"],
+        "paused": bool(row["paused"]),
+        "weight": float(row["weight"]),
+        "share_due": round(float(row["share_due"]), 4),
+        "share_used": round(float(row["share_used"]), 4),
+        "waiting": known["num_waiting"],
+        "oldest_wait_s": round(int(row["oldest_wait_ns"]) / NS_PER_S, 3),
+        "running": known["num_running"],
+        "kv_held": known["held_blocks"],
+        "kv_quota": int(row["kv_quota_blocks"]),
+        "budget_left": None if budget == NO_BUDGET else budget,
+        "preempted": known["preemptions"],
+        "rejected": known["rejections"],
+    }
+
+
 def requests_from_board(boards: Boards, tenant_name: str | None) -> Record:
     """Return the result of `requests` when the scheduler is silent: counts per tenant instead of a
     list."""
@@ -134,6 +189,17 @@ def requests_from_board(boards: Boards, tenant_name: str | None) -> Record:
     fields = ("num_waiting", "num_running", "num_preempted")
     total = sum(int(str(row[field])) for row in rows for field in fields)
     return {"requests": [], "total": total, "tenants": rows, **freshness(boards), "stale": True}
+
+
+def behind(boards: Boards, version: int) -> list[str]:
+    """Return which living processes that read the tenant directory go by an older version; one that
+    is only starting reads the newest before it serves.
+    """
+    return [
+        child
+        for child, beat in sorted(boards.heartbeats.items())
+        if kind_of(child) in DIRECTORY_READERS and beat.epoch and beat.directory_version < version
+    ]
 
 
 def since(boards: Boards, row: np.void, field: str) -> float | None:

@@ -1,7 +1,7 @@
 """Control commands over real sockets: every call is answered, whatever becomes of the scheduler."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ from core.clock import NS_PER_S
 from frontends.admin.peers import MAX_PENDING_CALLS
 from ipc.control.declaration import ReplyCode
 from ipc.messages import ControlCall, ControlReply
-from tests.support.boards import NOW_NS, page, replica_fields, scheduler_fields
+from tests.support.boards import NOW_NS, beat, page, replica_fields, scheduler_fields
 from tests.support.boards import healthy as healthy_boards
 from tests.support.control_rig import Answer, ControlRig, control_rig
 
@@ -206,3 +206,46 @@ def test_looks_are_written_down_once_a_minute(socket_directory: Path) -> None:
     _, rig = run(socket_directory, confirm, ask)
     assert len(rig.records) == 2
     assert rig.trail.num_commands == 6
+
+
+SET = ControlCall(3, "set", {"path": "tenants.acme.weight", "value": "3"})
+
+
+def ask_to_set(directory: Path, versions: Mapping[str, int]) -> ControlReply:
+    """Change a tenant while each process goes by its version in `versions`; 2 has the change."""
+
+    def publish(call: ControlCall) -> ControlReply:
+        return ControlReply(call.call_id, {"version": 2, "before": 1.0, "after": 3.0})
+
+    async def main() -> ControlReply:
+        async with control_rig(directory, confirm, publish) as rig:
+            beats = {child: beat(directory_version=v) for child, v in versions.items()}
+            rig.boards = healthy_boards(beats=beats)
+            return await rig.handlers.execute(SET)
+
+    return asyncio.run(main())
+
+
+def test_a_change_is_in_force_when_all_readers_go_by_its_version(socket_directory: Path) -> None:
+    """Executors and admin workers do not read the directory, or at every call."""
+    reply = ask_to_set(socket_directory, {"scheduler": 2, "tokenizer.0": 2, "http.0": 3})
+    assert reply.result == {
+        "version": 2, "before": 1.0, "after": 3.0, "in_force": True, "waiting_for": [],
+    }  # fmt: skip
+
+
+def test_a_change_that_some_have_not_taken_over_is_answered_all_the_same(
+    socket_directory: Path,
+) -> None:
+    """It is published and cannot be lost; the answer names who is late."""
+    reply = ask_to_set(socket_directory, {"scheduler": 1, "tokenizer.0": 2, "http.0": 1})
+    assert reply.error == ""
+    assert reply.result["in_force"] is False
+    assert reply.result["waiting_for"] == ["http.0", "scheduler"]
+
+
+def test_a_silent_supervisor_is_an_error(socket_directory: Path) -> None:
+    """Nothing was published."""
+    reply, _ = run(socket_directory, confirm, lambda rig: rig.handlers.execute(SET))
+    assert reply.code == ReplyCode.NOT_DELIVERED
+    assert "the supervisor cannot be reached" in reply.error

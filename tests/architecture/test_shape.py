@@ -43,7 +43,7 @@ def test_every_module_is_used() -> None:
     which is what they are for.
     """
     used = {name for module in engine_modules() for name in references(module)} | ENTRY_POINTS
-    used |= {f"ipc.control.{command.name}" for command in COMMANDS.values()}
+    used |= {f"ipc.control.{command.name.replace('-', '_')}" for command in COMMANDS.values()}
     everywhere = (name for module in modules() for name in references(module))
     used |= {name for name in everywhere if name.startswith(("core.simulation.", "ipc.loopback"))}
     assert [str(each.path) for each in engine_modules() if each.dotted not in used] == []

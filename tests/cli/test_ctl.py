@@ -124,7 +124,7 @@ def test_every_command_reaches_a_worker_with_the_key_of_the_run_directory(
     engine: FakeEngine, command: Command
 ) -> None:
     """The command line has all declared commands, and finds the key by itself."""
-    needed = ["1"] if any(argument.positional for argument in command.arguments) else []
+    needed = needed_arguments(command)
     confirmed = ["--yes"] if command.confirm else []
     with engine.with_workers(done) as (worker,):
         run = inside("ctl", command.name, *needed, "--name", engine.name, *confirmed)
@@ -133,6 +133,17 @@ def test_every_command_reaches_a_worker_with_the_key_of_the_run_directory(
     assert (call.command, call.key) == (command.name, engine.key)
     assert call.actor.startswith("ctl ")
     command.check(call.args)
+
+
+def needed_arguments(command: Command) -> list[str]:
+    """Return as few arguments as the command takes: all that are required, or the positional."""
+    spelled: list[str] = []
+    for argument in command.arguments:
+        if argument.positional:
+            spelled.append("1")
+        elif argument.required:
+            spelled += [f"--{argument.name}", "1"]
+    return spelled
 
 
 def test_a_trace_goes_into_a_file(engine: FakeEngine, tmp_path: Path) -> None:

@@ -74,14 +74,20 @@ class ScriptedExecutor:
 
 
 class ControlRig:
-    """Handlers between a scripted scheduler and nobody at the supervisor's place."""
+    """Handlers between a scripted scheduler and, unless scripted too, no supervisor."""
 
-    def __init__(self, context: Context, directory: Path, answer: Answer) -> None:
+    def __init__(
+        self, context: Context, directory: Path, answer: Answer, supervisor: Answer | None
+    ) -> None:
         self.boards: Boards = healthy()
         self.records: list[Mapping[str, object]] = []
         self.clock = StoppedClock()
         self.trail = Trail("admin.0", COMMANDS, self.records.append, self.clock)
         self.scheduler = ScriptedExecutor(context, f"ipc://{directory}/scheduler.sock", answer)
+        self.executors = [self.scheduler]
+        if supervisor is not None:
+            url = f"ipc://{directory}/supervisor.sock"
+            self.executors.append(ScriptedExecutor(context, url, supervisor))
         self.ports = [
             connect(context, f"ipc://{directory}/{name}.sock")
             for name in ("scheduler", "supervisor")
@@ -100,7 +106,8 @@ class ControlRig:
 
     def close(self) -> None:
         """Close all sockets."""
-        self.scheduler.close()
+        for executor in self.executors:
+            executor.close()
         for port in self.ports:
             port.close()
 
@@ -127,12 +134,14 @@ def requests_view(boards: Boards, args: Mapping[str, object]) -> Record:
 
 
 @asynccontextmanager
-async def control_rig(directory: Path, answer: Answer) -> AsyncIterator[ControlRig]:
-    """Run a rig whose scheduler answers with `answer`."""
+async def control_rig(
+    directory: Path, answer: Answer, supervisor: Answer | None = None
+) -> AsyncIterator[ControlRig]:
+    """Run a rig whose scheduler answers with `answer`, and its supervisor if there is one."""
     context: Context = zmq.Context()
-    rig = ControlRig(context, directory, answer)
+    rig = ControlRig(context, directory, answer, supervisor)
     tasks = [asyncio.create_task(peer.run()) for peer in rig.peers]
-    tasks.append(asyncio.create_task(rig.scheduler.run()))
+    tasks += [asyncio.create_task(executor.run()) for executor in rig.executors]
     try:
         yield rig
     finally:

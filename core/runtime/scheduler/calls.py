@@ -1,4 +1,4 @@
-"""Control commands that the scheduler answers: `requests`, `cancel`, `drain`, `undrain`,
+"""Control commands that the scheduler answers: `requests`, `show`, `cancel`, `drain`, `undrain`,
 `record-trace`.
 
 Owns: the check of the arguments, the events a command becomes, and its answer. Never knows:
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from core.clock import NS_PER_S
 from core.engine_core import EngineCore
+from core.runtime.scheduler.insight import show
 from core.scheduler.events import (
     Abort,
     CancelTenant,
@@ -27,7 +28,7 @@ from ipc.messages import ControlCall, ControlReply
 
 DEFAULT_LIMIT = 1000
 NS_PER_US = 1000
-OWN_COMMANDS = ("requests", "cancel", "drain", "undrain", "record-trace")
+OWN_COMMANDS = ("requests", "show", "cancel", "drain", "undrain", "record-trace")
 
 
 def answer(
@@ -61,6 +62,8 @@ def _carry_out(
     match command:
         case "requests":
             return _requests(args, core, operations, now_ns)
+        case "show":
+            return show(core, str(args["request"]), operations, now_ns)
         case "cancel":
             return _cancel(args, core, operations, now_ns)
         case "record-trace":

@@ -37,6 +37,14 @@ TENANT_FIELDS = (
     "num_waiting", "waiting_tokens", "num_running", "num_preempted", "requests", "prompt_tokens",
     "cached_tokens", "generated_tokens", "preemptions", "recomputed_tokens",
 )  # fmt: skip
+CLASS_FIELDS = (
+    "num_waiting", "num_running", "held_blocks", "paused", "weight", "reserved_blocks",
+    "reserved_seqs", "reserved_step_tokens", "service", "virtual_lead",
+)  # fmt: skip
+STANDING_FIELDS = (
+    "paused", "weight", "share_due", "share_used", "service", "virtual_lead", "budget_tokens",
+    "kv_quota_blocks",
+)  # fmt: skip
 
 
 def new_metering() -> Metering:
@@ -61,6 +69,7 @@ def fill_page(page: Page, core: EngineCore, now_ns: int) -> None:
     _fill_replicas(page, statistics)
     _fill_tenants(page, metering)
     _fill_waits(page, core.tenant_statistics(), now_ns)
+    _fill_standings(page, core, now_ns)
 
 
 def _fill_histogram(target: Page, histogram: Histogram) -> None:
@@ -93,6 +102,18 @@ def _fill_tenants(page: Page, metering: Metering) -> None:
     for name in TENANT_FIELDS:
         rows[name] = getattr(tenants, name)[:count]
     rows["rejections"][:, : tenants.rejections.shape[1]] = tenants.rejections[:count]
+
+
+def _fill_standings(page: Page, core: EngineCore, now_ns: int) -> None:
+    classes, tenants = core.standings(now_ns)
+    for row, standing in zip(page["classes"], classes, strict=True):
+        for name in CLASS_FIELDS:
+            row[name] = getattr(standing, name)
+    for row, histogram in zip(page["classes"], core.metering.queue_time_by_class, strict=True):
+        _fill_histogram(row["queue_time"], histogram)
+    rows = page["tenants"][: len(tenants)]
+    for name in STANDING_FIELDS:
+        rows[name] = [getattr(tenant, name) for tenant in tenants]
 
 
 def _fill_waits(page: Page, tenants: Sequence[TenantStatistics], now_ns: int) -> None:

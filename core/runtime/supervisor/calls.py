@@ -1,4 +1,5 @@
-"""The supervisor's control socket: `shutdown` and `restart`, asked for by the admin pool.
+"""The supervisor's control socket: `shutdown`, `restart` and changes of tenants and classes, asked
+for by the admin pool.
 
 Owns: the socket, the check of arguments and the answers. Never knows: how a child is stopped.
 """
@@ -7,6 +8,8 @@ from dataclasses import dataclass
 
 import zmq
 
+from core.runtime.supervisor.tenants import COMMANDS as TENANT_COMMANDS
+from core.runtime.supervisor.tenants import TenantCommands
 from core.supervision.tree import SupervisionTree
 from ipc.codec import Codec
 from ipc.control.declaration import ArgumentError, ReplyCode
@@ -29,7 +32,8 @@ class StopOrRestart:
 class SupervisorCalls:
     """The serving end of `supervisor.sock`."""
 
-    def __init__(self, context: Context, directory: RunDirectory) -> None:
+    def __init__(self, context: Context, directory: RunDirectory, tenants: TenantCommands) -> None:
+        self._tenants = tenants
         self._port: RouterPort[ControlCall, ControlReply] = RouterPort(
             context,
             directory.supervisor_url,
@@ -50,7 +54,7 @@ class SupervisorCalls:
         for received in self._port.receive(CALLS_PER_TURN):
             call = received.message
             try:
-                request, result = _understand(call, tree, default_drain_s)
+                request, result = self._carry_out(call, tree, default_drain_s)
             except ArgumentError as error:
                 code = (
                     ReplyCode.BAD_ARGUMENT
@@ -59,10 +63,19 @@ class SupervisorCalls:
                 )
                 reply = ControlReply(call.call_id, error=str(error), code=code, as_of_ns=now_ns)
             else:
-                wanted.append(request)
+                wanted += [] if request is None else [request]
                 reply = ControlReply(call.call_id, result=result, as_of_ns=now_ns)
             self._port.send(reply, received.peer)
         return wanted
+
+    def _carry_out(
+        self, call: ControlCall, tree: SupervisionTree, default_drain_s: float
+    ) -> tuple[StopOrRestart | None, dict[str, object]]:
+        """Change a tenant or class at once; a stop or restart is the caller's to carry out."""
+        if call.command in TENANT_COMMANDS:
+            args = COMMANDS[call.command].check(call.args)
+            return None, self._tenants.carry_out(call.command, args)
+        return _understand(call, tree, default_drain_s)
 
     def close(self) -> None:
         """Close the socket."""

@@ -27,6 +27,7 @@ from core.runtime.supervisor.launch import ChildProcess, child_environment, chil
 from core.runtime.supervisor.page import SupervisorPage
 from core.runtime.supervisor.roster import Roster
 from core.runtime.supervisor.stage import Stage
+from core.runtime.supervisor.tenants import TenantCommands
 from core.runtime.wiring import SUPERVISOR, heartbeat_slots
 from core.supervision.spec import ChildKind, ChildSpec
 from core.supervision.tree import (
@@ -92,7 +93,7 @@ class Supervisor:
         self._bell = Doorbell.create()
         self._signals: list[int] = []
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._calls = SupervisorCalls(self._context, stage.directory)
+        self._calls = SupervisorCalls(self._context, stage.directory, TenantCommands(config, stage))
         self._drain = Drain(self._context, stage)
         self._is_fast_exit = False
         self._poller = zmq.Poller()

@@ -1,0 +1,69 @@
+"""The answer to `show`: everything the scheduler knows of a request, and why it waits.
+
+Owns: the shape of the answer, as declared in `ipc.control.show`. Never knows: how a reason came
+about; the policy says it.
+"""
+
+from collections.abc import Mapping
+
+from core.clock import NS_PER_MS, NS_PER_S
+from core.engine_core import EngineCore
+from core.policy.base import Wait
+from core.scheduler.statistics import RequestView
+from ipc.control.declaration import ArgumentError
+
+Record = dict[str, object]
+
+
+def show(core: EngineCore, wanted: str, operations: Mapping[int, str], now_ns: int) -> Record:
+    """Return the records of an operation's requests, or of one request by its number."""
+    ids = [i for i, operation in operations.items() if wanted in (operation, str(i))]
+    if not ids and wanted.isdecimal():
+        ids = [int(wanted)]
+    views = [view for i in ids if (view := core.request(i)) is not None]
+    if not views:
+        raise ArgumentError(f"show: no live request is called {wanted!r}: `requests` lists them")
+    return {"requests": [_record(core, view, operations, now_ns) for view in views]}
+
+
+def _record(
+    core: EngineCore, view: RequestView, operations: Mapping[int, str], now_ns: int
+) -> Record:
+    started = view.first_start_ns
+    return {
+        "request_id": view.request_id,
+        "operation_id": operations.get(view.request_id, ""),
+        "tenant": view.tenant,
+        "traffic_class": view.traffic_class,
+        "status": view.status.name.lower(),
+        "replica": view.replica,
+        "age_s": (now_ns - view.arrival_ns) / NS_PER_S,
+        "waited_s": ((started or now_ns) - view.arrival_ns) / NS_PER_S,
+        "prompt_len": view.num_prompt_tokens,
+        "num_cached_tokens": view.num_cached_tokens,
+        "num_computed_tokens": view.num_computed_tokens,
+        "num_output_tokens": view.num_output_tokens,
+        "max_tokens": view.max_tokens,
+        "num_blocks": view.num_blocks,
+        "num_preemptions": view.num_preemptions,
+        "ttft_deadline_in_ms": _in_ms(view.ttft_deadline_ns, now_ns),
+        "queue_deadline_in_ms": _in_ms(view.queue_deadline_ns, now_ns),
+        **_wait(core.why(view.request_id), now_ns),
+    }
+
+
+def _wait(wait: Wait | None, now_ns: int) -> Record:
+    """Say what holds a waiting request back; nothing of one that runs."""
+    if wait is None:
+        return {"blocked": None}
+    return {
+        "blocked": wait.blocked.name.lower(),
+        "measured": wait.measured,
+        "threshold": wait.threshold,
+        "place": wait.place,
+        "predicted_start_in_ms": _in_ms(wait.start_ns, now_ns),
+    }
+
+
+def _in_ms(time_ns: int, now_ns: int) -> float | None:
+    return (time_ns - now_ns) / NS_PER_MS if time_ns else None

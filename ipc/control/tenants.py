@@ -1,0 +1,26 @@
+"""`tenants`: what each tenant and class has and should have, from the board: always answered."""
+
+from ipc.control.declaration import Command, Destination, Effect, ResultField
+
+COMMAND = Command(
+    name="tenants",
+    summary="Show tenants and classes: shares, queues, memory, budgets, refusals",
+    destination=Destination.BOARD,
+    effect=Effect.READ,
+    result=(
+        ResultField(
+            "classes",
+            "list of records",
+            "per class: paused, weight, waiting, running, KV blocks held and reserved, reserved "
+            "sequences and step tokens, service, lead",
+        ),
+        ResultField(
+            "tenants",
+            "list of records",
+            "per tenant: paused, weight, share due and used (of the last 10 s), waiting, running, "
+            "KV blocks held and quota, budget tokens left, preempted, rejected by reason",
+        ),
+        ResultField("stale", "boolean", "true if the scheduler's page is older than the limit"),
+        ResultField("as_of_age_s", "number", "age of the scheduler's page, seconds"),
+    ),
+)
