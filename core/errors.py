@@ -13,6 +13,9 @@ invariants are `assert`s: the process dies and the supervisor restarts it.
 from dataclasses import dataclass
 from enum import IntEnum
 
+RETRY_AFTER_MS = 1000
+"""When to come back if nothing tells when there will be room."""
+
 
 class HeadraceError(Exception):
     """A fault of the world, said in one line that tells what to do."""

@@ -25,7 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from core.errors import Rejection, RejectionReason
+from core.arrival_limits import is_postpaid, rate_never_fits, rate_used_up
+from core.errors import Rejection
 from core.policy.limits import Limits
 from core.request import Request, RequestStatus
 from core.tenancy import TenantConfig
@@ -34,7 +35,6 @@ from core.token_rate import ReturnLine, TokenRate
 Times = npt.NDArray[np.int64]
 
 FREE = frozenset({RequestStatus.FINISHED_SHED, RequestStatus.FINISHED_ERROR})
-POSTPAID = "postpaid"
 
 
 class Ledger:
@@ -103,11 +103,16 @@ class Budget:
 
     def __init__(self, settings: TenantConfig, rate: TokenRate) -> None:
         """Start with a full bucket."""
-        self.is_postpaid = settings.budget_mode == POSTPAID
+        self.settings = settings
         self.rate = rate
         self._ledger = Ledger()
         self._returns = ReturnLine()
         self._reservations: dict[Request, Reservation] = {}
+
+    @property
+    def is_postpaid(self) -> bool:
+        """Whether it is debited as it is used."""
+        return is_postpaid(self.settings)
 
     @property
     def tat_ns(self) -> int:
@@ -122,7 +127,7 @@ class Budget:
     def configure(self, settings: TenantConfig, rate: TokenRate, now_ns: int) -> None:
         """Take over a changed rate and mode; the debt stays the same number of tokens."""
         old = self.rate
-        self.is_postpaid = settings.budget_mode == POSTPAID
+        self.settings = settings
         self.rate = rate
         if rate.tokens_per_minute != old.tokens_per_minute:
             self._ledger.rescale(old.tokens_per_minute, rate.tokens_per_minute, now_ns)
@@ -130,24 +135,14 @@ class Budget:
     def refusal(self, request: Request, now_ns: int) -> Rejection | None:
         """Return why `request` may not be let in now."""
         num_tokens, rate = request.prompt_len + request.max_tokens, self.rate
-        knob = f"tenants[{request.tenant}]"
-        if not self.is_postpaid and not rate.ever_fits(num_tokens):
-            return Rejection(
-                RejectionReason.RATE_NEVER_FITS,
-                0,
-                f"{knob}.burst_tokens",
-                num_tokens,
-                rate.burst_tokens,
-            )
         needed = 0 if self.is_postpaid else num_tokens
         if rate.ready_ns(self.tat_ns, needed, now_ns) <= now_ns:
             return None
-        return Rejection(
-            RejectionReason.TENANT_RATE,
-            self._returns.join(rate, self.tat_ns, num_tokens, now_ns),
-            f"{knob}.tokens_per_minute",
+        return rate_used_up(
+            self.settings,
             num_tokens,
             rate.tokens_left(self.tat_ns, now_ns),
+            self._returns.join(rate, self.tat_ns, num_tokens, now_ns),
         )
 
     def admit(self, request: Request, now_ns: int) -> None:
@@ -203,10 +198,24 @@ class Budgets:
         """Return the budget of a tenant, None if it has none."""
         return self._budgets.get(tenant)
 
+    def tats_ns(self) -> dict[str, int]:
+        """Return when each bucket is full again, by tenant."""
+        return {name: budget.tat_ns for name, budget in self._budgets.items()}
+
+    def tokens_left(self, now_ns: int) -> dict[str, int]:
+        """Return what conforms now, tokens, by tenant."""
+        return {
+            name: budget.rate.tokens_left(budget.tat_ns, now_ns)
+            for name, budget in self._budgets.items()
+        }
+
     def refusal(self, request: Request, now_ns: int) -> Rejection | None:
         """Return why the budget of its tenant does not let `request` in now."""
         budget = self.of(request.tenant)
-        return None if budget is None else budget.refusal(request, now_ns)
+        if budget is None:
+            return None
+        num_tokens = request.prompt_len + request.max_tokens
+        return rate_never_fits(budget.settings, num_tokens) or budget.refusal(request, now_ns)
 
     def admit(self, request: Request, now_ns: int) -> None:
         """Take in that `request` was let in."""

@@ -1,0 +1,202 @@
+"""What runs where, and which flows may start nothing more there.
+
+Owns: counts of running requests and of the blocks they may come to hold, by tenant and by class;
+the reason that keeps each of them from starting more on each replica, worked out when a count
+changes. Never knows: who waits, budgets.
+
+KV shares are kept at the start: a running request counts with prompt + max_tokens. So no growth
+ever breaks a share, and who asks for more than it needs uses up the share of its own tenant.
+Sequences that a class has reserved are lent only to classes that can be preempted for it.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from core.arrival_limits import blocks_of
+from core.policy.base import Blocked
+from core.policy.limits import Limits
+from core.request import Request
+from core.tenancy import NUM_CLASSES, ClassConfig, TenantConfig, TrafficClass
+
+Reasons = npt.NDArray[np.int8]  # values of `Blocked`
+
+
+@dataclass(slots=True)
+class Running:
+    """What a tenant or a class has on one replica."""
+
+    num_requests: int = 0
+    num_blocks: int = 0  # that those may come to hold
+
+    def count(self, sign: int, num_blocks: int) -> None:
+        """Add (1) or take away (-1) a request."""
+        self.num_requests += sign
+        self.num_blocks += sign * num_blocks
+
+
+@dataclass(slots=True)
+class OnReplica:
+    """All that runs on one replica, and what keeps each tenant and class from more."""
+
+    num_blocks: int  # of the pool
+    tenants: list[Running] = field(default_factory=list)  # by index
+    classes: list[Running] = field(default_factory=lambda: [Running() for _ in TrafficClass])
+    tenant_reasons: Reasons = field(default_factory=lambda: np.zeros(0, np.int8))
+    class_reasons: Reasons = field(default_factory=lambda: np.zeros(NUM_CLASSES, np.int8))
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Where a request runs, and what it may come to hold there."""
+
+    replica: int
+    num_blocks: int
+
+
+class StartLimits:
+    """The limits of tenants, by index, and of classes on all replicas."""
+
+    def __init__(self, limits: Limits, block_size: int, max_num_seqs: int) -> None:
+        """Start with no tenant and nothing running."""
+        self._block_size = block_size
+        self._max_num_seqs = max_num_seqs
+        self._holdings: dict[Request, Holding] = {}
+        self._replicas: dict[int, OnReplica] = {}
+        self._num_running: list[int] = []  # by tenant, on all replicas
+        self.configure(limits, [])
+
+    def configure(self, limits: Limits, names: list[str]) -> None:
+        """Go by these limits; `names` are the tenants by index, a growing list."""
+        self._tenants: list[TenantConfig] = [limits.tenant(name) for name in names]
+        self._classes: list[ClassConfig] = [limits.of(each) for each in TrafficClass]
+        self._is_paused = [name in limits.paused for name in names]
+        self._is_class_paused = [each.label in limits.paused_classes for each in TrafficClass]
+        self._num_running += [0] * (len(names) - len(self._num_running))
+        for on in self._replicas.values():
+            on.tenants += [Running() for _ in range(len(names) - len(on.tenants))]
+        self._look_at_all()
+
+    def know_pool(self, replica: int, num_blocks: int) -> None:
+        """Take in the size of a replica's pool."""
+        on = self._on(replica)
+        if on.num_blocks != num_blocks:
+            on.num_blocks = num_blocks
+            self._look_at_all()
+
+    def started(self, request: Request) -> None:
+        """Take in that `request` has a row of `request.replica`."""
+        held = Holding(request.replica, self._needed_blocks(request))
+        self._holdings[request] = held
+        self._count(request, held, 1)
+
+    def stopped(self, request: Request) -> None:
+        """Take in that `request` has lost its row."""
+        self._count(request, self._holdings.pop(request), -1)
+
+    def reasons(self, replica: int) -> Reasons:
+        """Return what keeps each flow from starting, int8[tenants, classes]."""
+        on = self._on(replica)
+        tenants = on.tenant_reasons[:, None]
+        return np.where(tenants, tenants, on.class_reasons)
+
+    def blocked(self, request: Request, replica: int) -> Blocked:
+        """Return what keeps a waiting `request`, as a whole, from starting."""
+        on = self._on(replica)
+        tenant, traffic_class = request.tenant_index, request.traffic_class
+        reason = on.tenant_reasons[tenant] or on.class_reasons[traffic_class]
+        if reason:
+            return Blocked(int(reason))
+        needed = self._needed_blocks(request)
+        quota = blocks_of(self._tenants[tenant].kv_quota_fraction, on.num_blocks)
+        if on.tenants[tenant].num_blocks + needed > quota:
+            return Blocked.KV_QUOTA
+        share = blocks_of(self._classes[traffic_class].max_kv_fraction, on.num_blocks)
+        if on.classes[traffic_class].num_blocks + needed > share:
+            return Blocked.CLASS_CAP
+        return Blocked.NOTHING
+
+    def owed_classes(self, replica: int) -> list[TrafficClass]:
+        """Return the classes that run less than what is reserved for them."""
+        running = self._on(replica).classes
+        return [c for c in TrafficClass if running[c].num_requests < self._classes[c].reserved_seqs]
+
+    def check_integrity(self) -> None:
+        """Assert that the counts are those of the running requests."""
+        held = list(self._holdings.items())
+        for replica, on in self._replicas.items():
+            here = [(r, h) for r, h in held if h.replica == replica]
+            for counts, keys in (
+                (on.tenants, [r.tenant_index for r, _ in here]),
+                (on.classes, [int(r.traffic_class) for r, _ in here]),
+            ):
+                for index, running in enumerate(counts):
+                    blocks = [
+                        h.num_blocks for (_, h), k in zip(here, keys, strict=True) if k == index
+                    ]
+                    assert running == Running(len(blocks), sum(blocks)), (replica, index)
+        for index, count in enumerate(self._num_running):
+            assert count == sum(r.tenant_index == index for r, _ in held), index
+
+    def _on(self, replica: int) -> OnReplica:
+        on = self._replicas.get(replica)
+        if on is None:
+            on = OnReplica(0, [Running() for _ in self._tenants])
+            self._replicas[replica] = on
+            self._look_at_all()
+        return on
+
+    def _count(self, request: Request, held: Holding, sign: int) -> None:
+        on, tenant = self._on(held.replica), request.tenant_index
+        on.tenants[tenant].count(sign, held.num_blocks)
+        on.classes[request.traffic_class].count(sign, held.num_blocks)
+        self._num_running[tenant] += sign
+        for each in self._replicas:
+            self._look_at_tenant(each, tenant)
+        self._look_at_classes(held.replica)
+
+    def _look_at_all(self) -> None:
+        for replica, on in self._replicas.items():
+            on.tenant_reasons = np.zeros(len(self._tenants), np.int8)
+            for tenant in range(len(self._tenants)):
+                self._look_at_tenant(replica, tenant)
+            self._look_at_classes(replica)
+
+    def _look_at_tenant(self, replica: int, tenant: int) -> None:
+        """Work out what keeps a tenant from starting more; the first reason is told."""
+        on, config = self._replicas[replica], self._tenants[tenant]
+        reason = Blocked.NOTHING
+        if self._is_paused[tenant]:
+            reason = Blocked.PAUSED
+        elif config.replicas and replica not in config.replicas:
+            reason = Blocked.INCOMPATIBLE
+        elif 0 < config.max_concurrency <= self._num_running[tenant]:
+            reason = Blocked.CONCURRENCY
+        elif (
+            0 < blocks_of(config.kv_quota_fraction, on.num_blocks) <= on.tenants[tenant].num_blocks
+        ):
+            reason = Blocked.KV_QUOTA
+        on.tenant_reasons[tenant] = reason
+
+    def _look_at_classes(self, replica: int) -> None:
+        """Work out what keeps classes from starting more: their caps, and what others reserve."""
+        on = self._replicas[replica]
+        pairs = list(zip(self._classes, on.classes, strict=True))
+        short = [max(0, config.reserved_seqs - has.num_requests) for config, has in pairs]
+        num_fixed = sum(has.num_requests for config, has in pairs if not config.preemptible)
+        for index, (config, has) in enumerate(pairs):
+            kept_free = min(sum(short) - short[index], self._max_num_seqs - 1)
+            share = blocks_of(config.max_kv_fraction, on.num_blocks)
+            has_all_blocks = 0 < share <= has.num_blocks
+            reason = Blocked.NOTHING
+            if self._is_class_paused[index]:
+                reason = Blocked.PAUSED
+            elif has_all_blocks or 0 < config.max_seqs <= has.num_requests:
+                reason = Blocked.CLASS_CAP
+            elif not config.preemptible and num_fixed + kept_free >= self._max_num_seqs:
+                reason = Blocked.RESERVE
+            on.class_reasons[index] = reason
+
+    def _needed_blocks(self, request: Request) -> int:
+        return -(-(request.prompt_len + request.max_tokens) // self._block_size)
