@@ -6,12 +6,18 @@ file changes `Request.block_ids`.
 
     tokens of a running request   [0, cached)  [cached, computed)  [computed, scheduled)
     can be found by others        yes          its full blocks     no, not acknowledged yet
+
+A request may leave by `swap_out`: the blocks from the last one that it shares to the last computed
+one are copied to the host pool. Shared blocks are not: at its next start they are found by their
+digests, like any prefix. If one of them is gone by then, the copies are dropped and everything
+behind the prefix that was found is computed again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from core.kv_cache.block_pool import NO_BLOCK, BlockPool
 from core.kv_cache.digest import block_digest, namespace_digest
+from core.kv_cache.host_pool import HostPool
 from core.kv_cache.prefix_cache import PrefixCache
 from core.request import Request
 from core.sampling_params import NO_LOGPROBS
@@ -26,17 +32,44 @@ class StartQuote:
     hits: list[int]  # blocks of its prefix that the cache holds
     num_new: int  # further blocks
     num_needed: int  # out of the available ones: new blocks, and hits nobody holds yet
+    num_known: int = 0  # tokens that need no computing: those of the hits and of the copies
+    copies: list[int] = field(default_factory=list)  # host blocks that go behind the hits
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """The content of a block that moves between the pool and the host pool."""
+
+    block_id: int
+    host_block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """Where the computed tokens of a request that was swapped out are."""
+
+    first_block: int  # the blocks before it were shared
+    host_blocks: list[int]
+    num_tokens: int  # computed, the shared ones included
 
 
 class KVCacheManager:
     """Blocks of `block_size` tokens for the requests of one replica."""
 
     def __init__(
-        self, num_blocks: int, block_size: int, secret: bytes, *, prefix_cache: bool
+        self,
+        num_blocks: int,
+        block_size: int,
+        secret: bytes,
+        *,
+        prefix_cache: bool,
+        num_host_blocks: int = 0,
     ) -> None:
         """Start with an empty cache; without `prefix_cache` nothing is ever found or kept."""
         self.pool = BlockPool(num_blocks)
+        self.host = HostPool(num_host_blocks)
         self.prefix_cache = PrefixCache()
+        self._swapped: dict[Request, Swapped] = {}
         self._block_size = block_size
         self._secret = secret
         self._caches = prefix_cache
@@ -46,24 +79,72 @@ class KVCacheManager:
         return -(-num_tokens // self._block_size)
 
     def hit_tokens(self, request: Request) -> int:
-        """Return how many tokens of `request` the cache holds; one is always left to compute."""
-        return len(self._match(request)) * self._block_size
+        """Return how many tokens of `request` the cache holds, or the host if it was swapped; one
+        is always left to compute.
+        """
+        return self._known_tokens(request, len(self._match(request)))
 
     def quote(self, request: Request, num_tokens: int) -> StartQuote:
         """Work out what a start with blocks for `num_tokens` takes; changes nothing."""
         hits = self._match(request)
         num_new = self.blocks_for(num_tokens) - len(hits)
-        return StartQuote(hits, num_new, num_new + self.pool.count_evictable(hits))
+        return StartQuote(
+            hits,
+            num_new,
+            num_new + self.pool.count_evictable(hits),
+            self._known_tokens(request, len(hits)),
+            self._copies(request, len(hits)),
+        )
 
-    def start(self, request: Request, quote: StartQuote) -> int:
-        """Give `request` the blocks of a quote just made; return the tokens found in the cache."""
+    def start(self, request: Request, quote: StartQuote) -> list[BlockCopy]:
+        """Give `request` the blocks of a quote just made; return the copies that fill them."""
         assert not request.block_ids, request.request_id
+        self.forget_swapped(request)
         self.pool.acquire(quote.hits, request.flow)
         left = request.prompt_len + request.max_tokens - request.num_tokens
         room = min(MAX_GROWTH_ROOM, self.blocks_for(left))
         after = quote.hits[-1] if quote.hits else NO_BLOCK
         request.block_ids = quote.hits + self._allocate(request, quote.num_new, after, room)
-        return len(quote.hits) * self._block_size
+        first = len(quote.hits)
+        filled = request.block_ids[first : first + len(quote.copies)]
+        return list(map(BlockCopy, filled, quote.copies))
+
+    def swap_out(self, request: Request, num_tokens: int, max_copies: int) -> list[BlockCopy]:
+        """Reserve host blocks for what `request` has computed, `num_tokens`, and shares with
+        nobody; return the copies to make before its blocks are written again. [] = there is nothing
+        to copy, or no room for all of it.
+        """
+        block_ids = request.block_ids[: self.blocks_for(num_tokens)]
+        shared = [self.pool.references(block_id) > 1 for block_id in block_ids]
+        first = 1 + max((i for i, each in enumerate(shared) if each), default=-1)
+        private = block_ids[first:]
+        if not 0 < len(private) <= min(max_copies, self.host.num_free):
+            return []
+        host_blocks = self.host.allocate(len(private))
+        self._swapped[request] = Swapped(first, host_blocks, num_tokens)
+        return list(map(BlockCopy, private, host_blocks))
+
+    def forget_swapped(self, request: Request) -> None:
+        """Let go of the host blocks of `request`, if it has any."""
+        swapped = self._swapped.pop(request, None)
+        if swapped is not None:
+            self.host.release(swapped.host_blocks)
+
+    def swapped(self) -> list[Request]:
+        """Return the requests whose blocks wait in host memory."""
+        return list(self._swapped)
+
+    def extend(self, request: Request, count: int) -> list[int]:
+        """Append `count` available blocks to a running request and return their ids."""
+        block_ids = self._allocate(request, count, request.block_ids[-1], 0)
+        request.block_ids += block_ids
+        return block_ids
+
+    def give_back(self, request: Request, count: int) -> None:
+        """Take the last `count` blocks from a running request; no plan in flight names them."""
+        block_ids = request.block_ids[-count:]
+        del request.block_ids[-count:]
+        self.pool.release(block_ids)
 
     def grow(self, request: Request) -> int:
         """Append one block to a running request and return its id; one must be available."""
@@ -112,9 +193,23 @@ class KVCacheManager:
         """Assert that pool and prefix cache are whole and agree."""
         self.pool.check_integrity()
         self.prefix_cache.check_integrity()
+        self.host.check_integrity([b for each in self._swapped.values() for b in each.host_blocks])
         cached = {b for b in range(self.pool.num_blocks) if self.pool.is_cached(b)}
         assert all(block_id in self.prefix_cache for block_id in cached)
         assert len(cached) == len(self.prefix_cache)
+
+    def _known_tokens(self, request: Request, num_hits: int) -> int:
+        swapped = self._swapped.get(request)
+        if swapped is None or num_hits < swapped.first_block:
+            return num_hits * self._block_size
+        return max(num_hits * self._block_size, swapped.num_tokens)
+
+    def _copies(self, request: Request, num_hits: int) -> list[int]:
+        """Return the host blocks that continue a prefix of `num_hits` blocks."""
+        swapped = self._swapped.get(request)
+        if swapped is None or num_hits < swapped.first_block:
+            return []
+        return swapped.host_blocks[num_hits - swapped.first_block :]
 
     def _match(self, request: Request) -> list[int]:
         """Find blocks of `request`; one that wants prompt log-probabilities computes them all."""

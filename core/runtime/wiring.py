@@ -12,7 +12,7 @@ import numpy as np
 from core.config import HeadraceConfig
 from core.sampling_params import MAX_TOP_LOGPROBS
 from core.scheduler.frames import OUTPUT_HEADER, PLAN_HEADER, RESULT_HEADER
-from core.scheduler.plan import LOGPROB, OUTPUT, PLAN_ROW, RESULT_ROW, row_dtype
+from core.scheduler.plan import COPY, LOGPROB, OUTPUT, PLAN_ROW, RESULT_ROW, row_dtype
 from core.supervision.spec import ChildKind, ChildSpec
 from ipc.board import board_layout
 from ipc.directory import directory_layout
@@ -61,6 +61,7 @@ def rows_layout(config: HeadraceConfig) -> Layout:
 def plan_ring_layout(config: HeadraceConfig) -> Layout:
     """Return the layout of scheduler → executor: twice as many slots as plans in flight."""
     slot_bytes = PLAN_HEADER.itemsize + config.engine.max_num_seqs * PLAN_ROW.itemsize
+    slot_bytes += config.engine.max_copies * COPY.itemsize
     return ring_layout(2 * config.engine.pipeline_depth, slot_bytes)
 
 

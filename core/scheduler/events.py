@@ -36,12 +36,14 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaUp:
-    """An executor is ready under a new epoch, with an empty pool of `num_blocks` KV blocks."""
+    """An executor is ready under a new epoch, with empty pools on device and host."""
 
     replica: int
     epoch: int
     num_blocks: int
     basis: CostBasis | None = None  # what its steps cost, as measured when it started
+    num_host_blocks: int = 0  # for swapped requests; 0 = it never swaps
+    block_bytes: int = 0  # what swapping a block copies; 0 = it has not said
 
     def __str__(self) -> str:
         return f"replica {self.replica} is ready: epoch {self.epoch}, {self.num_blocks} KV blocks"

@@ -4,7 +4,7 @@ Owns: the header layouts and their checks. Never knows: rings, slots or processe
 nothing (the parts are views of the arrays), reading copies nothing either: the arrays of a plan,
 result or batch that was read are views of the frame and live as long as its slot.
 
-    plan     PLAN_HEADER   | PLAN_ROW[num_rows]
+    plan     PLAN_HEADER   | PLAN_ROW[num_rows]   | COPY[num_copies]
     result   RESULT_HEADER | RESULT_ROW[num_rows] | LOGPROB[num_logprobs]
     outputs  OUTPUT_HEADER | OUTPUT[num_rows]     | LOGPROB[num_logprobs]
 """
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.scheduler.plan import (
+    COPY,
     LOGPROB,
     OUTPUT,
     PLAN_ROW,
@@ -27,7 +28,7 @@ from core.scheduler.plan import (
 
 Buffer = bytes | bytearray | memoryview
 
-PLAN_MAGIC: Final = 0x48525031  # "HRP1"
+PLAN_MAGIC: Final = 0x48525032  # "HRP2"
 RESULT_MAGIC: Final = 0x48525231  # "HRR1"
 OUTPUT_MAGIC: Final = 0x48524F31  # "HRO1"
 
@@ -39,6 +40,7 @@ PLAN_HEADER = np.dtype(
         ("epoch", np.int64),
         ("step", np.int64),
         ("scheduler_epoch", np.int64),
+        ("num_copies", np.uint64),
     ]
 )
 
@@ -73,8 +75,9 @@ def plan_parts(plan: StepPlan) -> list[Buffer]:
     header = np.zeros(1, PLAN_HEADER)
     header[0] = (
         PLAN_MAGIC, len(plan.rows), plan.replica, plan.epoch, plan.step, plan.scheduler_epoch,
+        len(plan.copies),
     )  # fmt: skip
-    return [_bytes_of(header), _bytes_of(plan.rows)]
+    return [_bytes_of(header), _bytes_of(plan.rows), _bytes_of(plan.copies)]
 
 
 def result_parts(result: StepResult) -> list[Buffer]:
@@ -96,12 +99,16 @@ def output_parts(batch: OutputBatch) -> list[Buffer]:
 
 
 def read_plan(frame: Buffer) -> StepPlan:
-    """Return the plan in `frame`, its rows as views; raises RecordFrameError."""
+    """Return the plan in `frame`, its arrays as views; raises RecordFrameError."""
     header = _header(frame, PLAN_HEADER, PLAN_MAGIC)
-    (rows,) = _arrays(frame, PLAN_HEADER.itemsize, ((PLAN_ROW, int(header["num_rows"])),))
+    rows, copies = _arrays(
+        frame,
+        PLAN_HEADER.itemsize,
+        ((PLAN_ROW, int(header["num_rows"])), (COPY, int(header["num_copies"]))),
+    )
     return StepPlan(
         int(header["replica"]), int(header["epoch"]), int(header["step"]), rows,
-        int(header["scheduler_epoch"]),
+        int(header["scheduler_epoch"]), copies,
     )  # fmt: skip
 
 

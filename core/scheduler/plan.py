@@ -7,6 +7,7 @@ how a decision is made, how a forward is run.
     scheduler, per replica    row_dtype    all ranks of the replica; a row is rewritten only after
                                            the last plan that names it is acknowledged
     scheduler, per step       PLAN_ROW     all ranks
+    scheduler, on a swap      COPY         all ranks
     rank 0, per step          RESULT_ROW   scheduler
     scheduler, per step       OUTPUT       the tokenizer that owns the request
 """
@@ -81,6 +82,22 @@ PLAN_ROW = np.dtype(
     ]
 )
 
+COPY = np.dtype(
+    [
+        ("direction", np.int32),  # CopyDirection
+        ("block", np.int32),  # in the pool
+        ("host_block", np.int32),  # in the host pool
+    ]
+)
+
+
+class CopyDirection(IntEnum):
+    """Which way the content of a KV block goes."""
+
+    OUT = 0  # to the host
+    IN = 1  # from the host
+
+
 LOGPROB = np.dtype([("token_id", np.int32), ("logprob", np.float32)])
 
 RESULT_ROW = np.dtype(
@@ -146,11 +163,17 @@ def empty_logprobs() -> RecordArray:
     return np.empty(0, LOGPROB)
 
 
+def empty_copies() -> RecordArray:
+    """Return COPY[0]."""
+    return np.empty(0, COPY)
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step of one replica: which rows compute how many tokens from which position.
 
-    Decode rows come first.
+    Decode rows come first. Copies are made before anything is computed, those out before those in;
+    there may be plans with copies and no rows.
     """
 
     replica: int
@@ -158,6 +181,7 @@ class StepPlan:
     step: int  # per replica, from 1, without gaps
     rows: RecordArray  # PLAN_ROW[n]
     scheduler_epoch: int = 0  # which scheduler instance planned it; set by the scheduler's loop
+    copies: RecordArray = field(default_factory=empty_copies)  # COPY[m]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from core.kv_cache.manager import KVCacheManager, StartQuote
+from core.kv_cache.manager import BlockCopy, KVCacheManager, StartQuote
 from core.policy.base import ReplicaLoad
 from core.request import Request
 from core.scheduler.plan import RecordArray, StepPlan
@@ -62,13 +62,14 @@ class Replica:
         self.draining = False
         self.epoch = 0
         self.num_blocks = 0  # of the last pool; 0 = never up
+        self.block_bytes = 0
         self.step = 0
         self.acked_step = 0
         self.last_result_ns = 0
         self.in_flight: deque[PlanInFlight] = deque()
         self.table = RunningTable(len(rows), settings.eos_token_ids)
         self.rows = RowWriter(rows)
-        self.kv = self._empty_cache(settings, 1)
+        self.kv = self._empty_cache(settings, 1, 0)
         self._fences: list[Fence] = []
         self._free_rows = list(range(len(rows) - 1, -1, -1))
         self._settings = settings
@@ -98,17 +99,22 @@ class Replica:
             num_running=self.table.num_active,
             replica=self.index,
             num_fenced_blocks=pool.num_fenced,
+            num_free_host_blocks=self.kv.host.num_free,
+            block_bytes=self.block_bytes,
             rows=self.table.view,
         )
 
-    def come_up(self, epoch: int, num_blocks: int) -> None:
-        """Attach a new executor with an empty pool."""
+    def come_up(
+        self, epoch: int, num_blocks: int, num_host_blocks: int = 0, block_bytes: int = 0
+    ) -> None:
+        """Attach a new executor with empty pools."""
         assert self.state is not ReplicaState.UP, self.index
         assert not self.table.num_active, self.index
         self.state = ReplicaState.UP
         self.epoch = epoch
         self.num_blocks = num_blocks
-        self.kv = self._empty_cache(self._settings, num_blocks)
+        self.block_bytes = block_bytes
+        self.kv = self._empty_cache(self._settings, num_blocks, num_host_blocks)
 
     def go_down(self, state: ReplicaState) -> list[Fence]:
         """Detach the executor, after every request was evicted; return the fences that fell."""
@@ -120,20 +126,42 @@ class Replica:
         self._free_rows = list(range(self.table.num_rows - 1, -1, -1))
         return fences
 
-    def occupy(self, request: Request, quote: StartQuote) -> int:
-        """Give `request` a free row and the blocks of `quote`; return the tokens found cached."""
-        num_cached_tokens = self.kv.start(request, quote)
+    def occupy(self, request: Request, quote: StartQuote) -> list[BlockCopy]:
+        """Give `request` a free row and the blocks of `quote`; return the copies that fill them."""
+        copies = self.kv.start(request, quote)
         row = self._free_rows.pop()
         request.replica = self.index
-        self.table.assign(row, request, num_cached_tokens, self._settings.block_size)
+        self.table.assign(row, request, quote.num_known, len(quote.hits))
         self.rows.write(row, request, int(self.table.generation[row]))
-        return num_cached_tokens
+        return copies
+
+    def is_named(self, request: Request) -> bool:
+        """Tell whether a plan in flight names the row of `request`."""
+        return bool(self.table.last_step[request.row] > self.acked_step)
+
+    def give_back(self, request: Request, num_blocks: int) -> int:
+        """Take tail blocks from `request`, which no plan in flight names; return how many tokens it
+        has lost.
+        """
+        assert not self.is_named(request), request.request_id
+        self.kv.give_back(request, num_blocks)
+        return self.table.fall_back(request.row, self._settings.block_size)
+
+    def extend(self, request: Request, num_blocks: int) -> None:
+        """Append available blocks to the row of `request`."""
+        row, first = request.row, len(request.block_ids)
+        block_ids = self.kv.extend(request, num_blocks)
+        rows = np.full(num_blocks, row, np.int64)
+        indexes = np.arange(first, first + num_blocks, dtype=np.int32)
+        self.rows.append_blocks(rows, indexes, block_ids)
+        self.table.num_blocks[row] += num_blocks
 
     def vacate(self, request: Request) -> bool:
         """Take row and blocks from `request`; True = they are fenced until a plan is acked."""
         row, last_step = request.row, int(self.table.last_step[request.row])
+        is_named = self.is_named(request)
         self.table.clear(row)
-        if last_step > self.acked_step:
+        if is_named:
             self._fences.append(Fence(last_step, row, request, self.kv.fence(request)))
             return True
         self.kv.release(request)
@@ -145,12 +173,12 @@ class Replica:
         self.table.clear(request.row)
         request.block_ids = []
 
-    def send(self, rows: RecordArray, now_ns: int) -> StepPlan:
-        """Number a plan of `rows`, PLAN_ROW[n], and remember it as in flight."""
+    def send(self, rows: RecordArray, copies: RecordArray, now_ns: int) -> StepPlan:
+        """Number a plan of PLAN_ROW[n] and COPY[m], and remember it as in flight."""
         assert self.can_plan, self.index
         self.step += 1
         self.in_flight.append(PlanInFlight(self.step, now_ns, rows))
-        return StepPlan(self.index, self.epoch, self.step, rows)
+        return StepPlan(self.index, self.epoch, self.step, rows, copies=copies)
 
     def acknowledge(self, plan: PlanInFlight) -> list[Fence]:
         """Let go of what was fenced for `plan` and earlier ones; return those fences."""
@@ -188,10 +216,13 @@ class Replica:
         assert references == self.kv.pool.num_references(), references
 
     @staticmethod
-    def _empty_cache(settings: EngineSettings, num_blocks: int) -> KVCacheManager:
+    def _empty_cache(
+        settings: EngineSettings, num_blocks: int, num_host_blocks: int
+    ) -> KVCacheManager:
         return KVCacheManager(
             num_blocks,
             settings.block_size,
             settings.digest_secret,
             prefix_cache=settings.prefix_cache,
+            num_host_blocks=num_host_blocks,
         )

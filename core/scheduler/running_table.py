@@ -11,6 +11,8 @@ only when a request starts, leaves, or has something special happen to it.
     prefill           num_scheduled < prefill_end: all ids are known, chunks of any size
     decode            prefill_end ≤ num_scheduled < max_length − 1: one token a step (the last
                       token of all is sampled, but never computed)
+    short             a prefill that gave tail blocks back: nothing of it is scheduled before it has
+                      blocks up to prefill_end again
 
 A row without a request has 0 in all of these, so that no mask selects it.
 """
@@ -73,8 +75,10 @@ class RunningTable:
             num_blocks=self.num_blocks,
         )
 
-    def assign(self, row: int, request: Request, num_cached_tokens: int, block_size: int) -> None:
-        """Give the unused `row` to `request`, whose first `num_cached_tokens` need no computing."""
+    def assign(self, row: int, request: Request, num_known_tokens: int, num_hits: int) -> None:
+        """Give the unused `row` to `request`: its first `num_known_tokens` need no computing, its
+        first `num_hits` blocks can be found by others already.
+        """
         assert not self.active[row], row
         self.num_active += 1
         self.requests[row] = request
@@ -90,10 +94,10 @@ class RunningTable:
         self.max_length[row] = request.prompt_len + request.max_tokens
         self.min_stop_tokens[row] = request.prompt_len + request.sampling.min_tokens
         self.num_tokens[row] = request.num_tokens
-        self.num_computed[row] = num_cached_tokens
-        self.num_scheduled[row] = num_cached_tokens
+        self.num_computed[row] = num_known_tokens
+        self.num_scheduled[row] = num_known_tokens
         self.num_blocks[row] = len(request.block_ids)
-        self.num_committed_blocks[row] = num_cached_tokens // block_size
+        self.num_committed_blocks[row] = num_hits
         self.ttft_deadline_ns[row] = request.ttft_deadline_ns
         self.itl_cap_ns[row] = request.itl_cap_ns
         self.last_token_ns[row] = 0
@@ -120,6 +124,27 @@ class RunningTable:
         for column in (self.prefill_end, self.num_tokens, self.num_computed, self.num_scheduled):
             column[row] = 0
         self.num_blocks[row] = self.max_length[row] = 0
+
+    def fall_back(self, row: int, block_size: int) -> int:
+        """Let `row` keep only what lies in the blocks its request still holds: it becomes a prompt
+        under way, of all its known tokens; return how many must be computed again.
+        """
+        request = self.request_at(row)
+        request.num_output_tokens = self.output_tokens(row)
+        request.num_computed_tokens = int(self.num_computed[row])
+        num_blocks = len(request.block_ids)
+        num_kept = min(int(self.num_computed[row]), num_blocks * block_size)
+        num_lost = int(self.num_computed[row]) - num_kept
+        self.prefill_end[row] = self.num_tokens[row]
+        self.num_computed[row] = num_kept
+        self.num_scheduled[row] = num_kept
+        self.num_blocks[row] = num_blocks
+        self.num_committed_blocks[row] = min(int(self.num_committed_blocks[row]), num_blocks)
+        return num_lost
+
+    def is_decode(self, row: int) -> bool:
+        """Tell whether all known tokens of a row in use are scheduled."""
+        return bool(self.num_scheduled[row] >= self.prefill_end[row])
 
     def output_tokens(self, row: int) -> int:
         """Return how many tokens of the row were delivered."""

@@ -50,6 +50,11 @@ class EngineSettings:
         return -(-self.max_model_len // self.block_size)
 
     @property
+    def max_copies(self) -> int:
+        """Blocks that one plan may copy: a longest sequence can go out and another come in."""
+        return 2 * self.max_blocks_per_seq
+
+    @property
     def num_rows(self) -> int:
         """Rows a replica needs: with two plans in flight a row outlives its request by a step."""
         return self.max_num_seqs * self.pipeline_depth

@@ -1,11 +1,11 @@
 """One step of one replica in the making: reap → decodes → what the policy grants → plan.
 
-Owns: the hard limits of a step (tokens, rows, partial prefills, memory) and what is in it so far.
-Never knows: in which order requests deserve anything; it is the `Step` that a policy fills. Nothing
-is marked as scheduled before `finish`, so a request can still be preempted out of the step.
+Owns: the hard limits of a step (tokens, rows, partial prefills) and what is in it so far. Never
+knows: in which order requests deserve anything; it is the `Step` that a policy fills. Nothing is
+marked as scheduled before `finish`, so a request can still be preempted out of the step.
 
-Memory for decodes comes first. When none is left, memory on its way (fenced) is waited for, and
-only then is a victim preempted; in such a step nothing new starts.
+Memory (`step_memory`) for decodes comes first. When none is left, memory on its way (fenced) is
+waited for, and only then is a victim preempted; in such a step nothing new starts.
 """
 
 import numpy as np
@@ -13,18 +13,16 @@ import numpy.typing as npt
 
 from core.errors import Rejection
 from core.kv_cache.manager import StartQuote
+from core.metering import PreemptionCause
 from core.policy.base import Blocked, DecodeBatch, Grant, Relief, ReplicaLoad
 from core.request import Request, RequestStatus
-from core.sampling_params import NO_LOGPROBS
-from core.scheduler.plan import PLAN_ROW, PlanFlag, RecordArray, StepPlan
+from core.scheduler.plan import PLAN_ROW, StepPlan
+from core.scheduler.plan_rows import prefill_row, write_decodes
 from core.scheduler.replica import Replica
 from core.scheduler.routing import better_elsewhere
 from core.scheduler.running_table import Rows
 from core.scheduler.scheduler import Scheduler
-
-_SAMPLE = np.uint32(PlanFlag.SAMPLE)
-_SAMPLE_FED_BACK = np.uint32(PlanFlag.SAMPLE | PlanFlag.FEEDBACK)
-PlanRow = tuple[int, int, int, int, int]
+from core.scheduler.step_memory import StepMemory
 
 
 class StepBuilder:
@@ -39,7 +37,7 @@ class StepBuilder:
         self._replica = replica
         self._table = replica.table
         self._pool = replica.kv.pool
-        self._under_pressure = False
+        self._memory = StepMemory(scheduler, replica, now_ns)
         self._decode_rows: Rows = np.empty(0, np.int64)
         self._prefill_tokens: dict[Request, int] = {}
         self._partial: set[Request] = set()
@@ -71,7 +69,7 @@ class StepBuilder:
         blocks_used = table.num_scheduled[rows] // self._settings.block_size
         needs_block = blocks_used >= table.num_blocks[rows]
         if needs_block.any():
-            rows = self._grow(rows, rows[needs_block])
+            rows = self._memory.grow(rows, rows[needs_block])
         self._decode_rows = rows
         self.tokens_left -= len(rows)
         begun = [r for r in self.prefills() if table.last_step[r.row] > 0]
@@ -95,6 +93,7 @@ class StepBuilder:
             ttft_deadline_ns=table.ttft_deadline_ns[rows],
             itl_cap_ns=table.itl_cap_ns[rows],
             last_token_ns=np.where(on_its_way, 0, table.last_token_ns[rows]),
+            rows=rows,
         )
 
     def defer(self, decodes: npt.NDArray[np.bool_]) -> None:
@@ -108,11 +107,12 @@ class StepBuilder:
 
     def running(self) -> list[Request]:
         """Return the running requests that may be preempted."""
-        limit = self._settings.max_preemptions
-        return [r for r in self._table.running() if r.num_preemptions < limit]
+        return self._memory.candidates()
 
     def remaining(self, request: Request) -> int:
-        """Return the tokens left to prefill; of a waiting request all."""
+        """Return the tokens left to prefill; of a waiting request all that were not swapped."""
+        if request.status is RequestStatus.SWAPPED:
+            return request.num_tokens - self._replica.kv.hit_tokens(request)
         if request.status is not RequestStatus.RUNNING:
             return request.num_tokens
         left = self._table.prefill_end[request.row] - self._table.num_scheduled[request.row]
@@ -126,7 +126,7 @@ class StepBuilder:
         """Give a waiting `request` its row and blocks without any token yet."""
         blocked, quote = self._may_start(request)
         if quote is not None:
-            self._scheduler.start(request, self._replica, quote, self.now_ns)
+            self._memory.start(request, quote)
         return blocked
 
     def grant(self, request: Request, max_tokens: int) -> Grant:
@@ -137,23 +137,23 @@ class StepBuilder:
             blocked, quote = self._may_start(request)
             if quote is None:
                 return Grant(0, blocked)
-            uncached = request.num_tokens - len(quote.hits) * self._settings.block_size
-            if not self._may_be_computed(request, uncached, max_tokens):
+            unknown = request.num_tokens - quote.num_known
+            if not self._may_be_computed(request, unknown, max_tokens):
                 return Grant(0, Blocked.PARTIAL_PREFILLS)
-            self._scheduler.start(request, self._replica, quote, self.now_ns)
+            self._memory.start(request, quote)
         return self._grant_running(request, max_tokens)
 
     def preempt(
         self, request: Request, relief: Relief = Relief.RECOMPUTE, num_blocks: int = 0
     ) -> None:
-        """Take back the memory of a running request and what this step holds for it."""
+        """Take back memory of a running request and what this step holds for it."""
         in_step = self._decode_rows == request.row
         if in_step.any():
             self._decode_rows = self._decode_rows[~in_step]
             self.tokens_left += 1
         self.tokens_left += self._prefill_tokens.pop(request, 0)
         self._partial.discard(request)
-        self._scheduler.preempt(request)
+        self._memory.give_up(request, relief, num_blocks, PreemptionCause.ADMISSION)
 
     def shed(self, request: Request, rejection: Rejection) -> None:
         """Refuse a waiting `request`."""
@@ -166,63 +166,35 @@ class StepBuilder:
         return needed + self._scheduler.headroom(request, self._replica) - coming
 
     def finish(self) -> StepPlan | None:
-        """Make the plan and mark its tokens as scheduled; None if there is nothing to compute."""
+        """Make the plan and mark its tokens as scheduled; None if there is nothing to do."""
         num_decodes = len(self._decode_rows)
         rows = np.empty(num_decodes + len(self._prefill_tokens), PLAN_ROW)
-        if not len(rows):
+        copies = self._memory.copies()
+        if not len(rows) and not len(copies):
             return None
-        self._write_decodes(rows[:num_decodes])
+        write_decodes(self._table, self._decode_rows, rows[:num_decodes])
         if self._prefill_tokens:
-            entries = [self._prefill_row(*item) for item in self._prefill_tokens.items()]
-            rows[num_decodes:] = entries
-        plan = self._replica.send(rows, self.now_ns)
+            prompts = self._prefill_tokens.items()
+            rows[num_decodes:] = [prefill_row(self._table, *prompt) for prompt in prompts]
+        plan = self._replica.send(rows, copies, self.now_ns)
         planned = rows["row"].astype(np.int64)
         self._table.num_scheduled[planned] += rows["num_new_tokens"]
         self._table.last_step[planned] = plan.step
         return plan
 
-    def _grow(self, rows: Rows, needing: Rows) -> Rows:
-        """Append a block to each of `needing`; return `rows` without those that must wait."""
-        if len(needing) > self._pool.num_available:
-            waiting = self._relieve([self._table.request_at(row) for row in needing.tolist()])
-            rows = rows[self._table.active[rows]]
-            needing = needing[self._table.active[needing]]
-            rows = np.setdiff1d(rows, waiting, assume_unique=True)
-            needing = np.setdiff1d(needing, waiting, assume_unique=True)
-        kv, table = self._replica.kv, self._table
-        block_ids = [kv.grow(table.request_at(row)) for row in needing.tolist()]
-        self._replica.rows.append_blocks(needing, table.num_blocks[needing], block_ids)
-        table.num_blocks[needing] += 1
-        return rows
-
-    def _relieve(self, needing: list[Request]) -> list[int]:
-        """Make room for a block for each of `needing`; return the rows that must wait."""
-        self._under_pressure = True
-        waiting: list[int] = []
-        num_promised = num_awaited = 0
-        for request in sorted(needing, key=self._scheduler.policy.place):
-            while request.row >= 0:
-                if self._pool.num_available > num_promised:
-                    num_promised += 1
-                    break
-                if self._pool.num_fenced > num_awaited:
-                    num_awaited += 1
-                    waiting.append(request.row)
-                    break
-                victim = self._scheduler.policy.victim(self.running(), request, self.load())
-                if victim is None:
-                    waiting.append(request.row)
-                    break
-                self.preempt(victim.request, victim.relief, victim.num_blocks)
-        return waiting
+    def end_standstill(self) -> bool:
+        """Free memory if a step came to nothing because all that run wait for it."""
+        return self._memory.end_standstill()
 
     def _may_start(self, request: Request) -> tuple[Blocked, StartQuote | None]:
         """Check everything that can keep a waiting request from starting here and now."""
         blocked, quote = self._scheduler.may_start(request, self._replica)
         if quote is None:
             return blocked, None
-        if self._under_pressure:
+        if self._memory.under_pressure:
             return Blocked.MEMORY, None
+        if not self._memory.has_room_for(quote.copies):
+            return Blocked.TOKENS, None
         others = [other for other in self._scheduler.replicas if other is not self._replica]
         if others and self._is_better_elsewhere(request, others):
             return Blocked.ELSEWHERE, None
@@ -244,6 +216,8 @@ class StepBuilder:
         remaining = self.remaining(request)
         if not self._may_be_computed(request, remaining, max_tokens):
             return Grant(0, Blocked.PARTIAL_PREFILLS)
+        if not self._memory.regrow(request):
+            return Grant(0, Blocked.MEMORY)
         num_tokens = min(remaining, max_tokens, self.tokens_left)
         self._prefill_tokens[request] = self._prefill_tokens.get(request, 0) + num_tokens
         self.tokens_left -= num_tokens
@@ -252,24 +226,3 @@ class StepBuilder:
         else:
             self._partial.discard(request)
         return Grant(num_tokens)
-
-    def _write_decodes(self, out: RecordArray) -> None:
-        table, rows = self._table, self._decode_rows
-        positions = table.num_scheduled[rows]
-        out["row"] = rows
-        out["generation"] = table.generation[rows]
-        out["num_new_tokens"] = 1
-        out["first_position"] = positions
-        out["flags"] = np.where(positions < table.num_tokens[rows], _SAMPLE, _SAMPLE_FED_BACK)
-
-    def _prefill_row(self, request: Request, num_tokens: int) -> PlanRow:
-        table, row = self._table, request.row
-        first = int(table.num_scheduled[row])
-        end = first + num_tokens
-        flags = 0
-        if end == table.prefill_end[row] and request.max_tokens > 0:
-            flags |= PlanFlag.SAMPLE
-        wants_logprobs = request.sampling.num_prompt_logprobs != NO_LOGPROBS
-        if wants_logprobs and first < request.prompt_len > request.num_scored_tokens:
-            flags |= PlanFlag.PROMPT_LOGPROBS
-        return row, int(table.generation[row]), num_tokens, first, int(flags)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.errors import Rejection, RejectionReason
+from core.metering import PreemptionCause
 from core.request import Request, RequestStatus
 from core.scheduler.plan import (
     OUTPUT,
@@ -57,7 +58,7 @@ def _recompute_lost(scheduler: Scheduler, replica: Replica, now_ns: int) -> None
     plan = replica.in_flight.popleft()
     rows = _current_rows(replica, plan)
     for row in rows.tolist():
-        scheduler.preempt(replica.table.request_at(row))
+        scheduler.preempt(replica.table.request_at(row), PreemptionCause.LOST_RESULT)
     scheduler.metering.ignored_results += 1
     scheduler.unpin(replica.acknowledge(plan), now_ns)
 

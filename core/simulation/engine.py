@@ -13,6 +13,7 @@ import numpy as np
 
 from core.engine_core import EngineCore
 from core.metering import Buckets, Metering
+from core.policy.base import Policy
 from core.request import Request, RequestStatus
 from core.sampling_params import SamplingParams
 from core.scheduler import events as ev
@@ -53,21 +54,24 @@ class SimulatedEngine:
         num_blocks: int,
         num_replicas: int = 1,
         num_tokenizers: int = 1,
+        num_host_blocks: int = 0,
         model: StepModel | None = None,
         next_token: NextToken = hashed_token,
         vocab_size: int = 50_000,
         arena_tokens: int = 1 << 22,
+        policy: Policy | None = None,
     ) -> None:
-        """Build the engine; no executor is up yet."""
+        """Build the engine; no executor is up yet. `policy` None: the one that `settings` names."""
         self.settings = settings
         self.clock = VirtualClock()
         self.metering = Metering(BUCKETS, MAX_TENANTS)
         dtype = row_dtype(settings.max_blocks_per_seq)
         self.rows = [np.zeros(settings.num_rows, dtype) for _ in range(num_replicas)]
-        self.core = EngineCore(settings, self.rows, self.metering)
+        self.core = EngineCore(settings, self.rows, self.metering, policy)
         self.arenas = {t: np.full(arena_tokens, -1, np.int32) for t in range(num_tokenizers)}
         self.transcripts: dict[int, Transcript] = {}
         self.num_blocks = num_blocks
+        self.num_host_blocks = num_host_blocks
         self.executors: list[ModelledExecutor | None] = [None] * num_replicas
         self.unanswered: list[deque[tuple[StepPlan, int]]] = [deque() for _ in range(num_replicas)]
         self._epochs = [0] * num_replicas
@@ -85,11 +89,18 @@ class SimulatedEngine:
             self.arenas,
             num_blocks=self.num_blocks,
             block_size=self.settings.block_size,
+            num_host_blocks=self.num_host_blocks,
             vocab_size=self._vocab_size,
             model=self._model,
             next_token=self._next_token,
         )
-        self.tell(ev.ReplicaUp(replica, self._epochs[replica], self.num_blocks))
+        up = ev.ReplicaUp(
+            replica,
+            self._epochs[replica],
+            self.num_blocks,
+            num_host_blocks=self.num_host_blocks,
+        )
+        self.tell(up)
 
     def kill(self, replica: int = 0, *, gone: bool = False) -> None:
         """Let an executor die with its plans unanswered; `gone`: for good."""

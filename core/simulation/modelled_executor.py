@@ -17,6 +17,7 @@ from core.sampling_params import NO_LOGPROBS
 from core.scheduler.plan import (
     LOGPROB,
     RESULT_ROW,
+    CopyDirection,
     PlanFlag,
     RecordArray,
     ResultError,
@@ -35,10 +36,11 @@ class StepModel:
 
     step_ns: int = 2_000_000
     token_ns: int = 1_000
+    copy_ns: int = 10_000  # of a block
 
-    def duration_ns(self, num_tokens: int) -> int:
-        """Return the time of a step over `num_tokens`, ns."""
-        return self.step_ns + self.token_ns * num_tokens
+    def duration_ns(self, num_tokens: int, num_copies: int = 0) -> int:
+        """Return the time of a step over `num_tokens` that copies so many blocks, ns."""
+        return self.step_ns + self.token_ns * num_tokens + self.copy_ns * num_copies
 
 
 def hashed_token(token_ids: TokenIds, seed: int, vocab_size: int) -> int:
@@ -56,14 +58,16 @@ class ModelledExecutor:
         *,
         num_blocks: int,
         block_size: int,
+        num_host_blocks: int = 0,
         vocab_size: int = 50_000,
         model: StepModel | None = None,
         next_token: NextToken = hashed_token,
     ) -> None:
-        """Start with a poisoned KV cache."""
+        """Start with poisoned memory."""
         self._rows = rows
         self._arenas = arenas
         self._cache = np.full((num_blocks, block_size), POISON, np.int32)
+        self._host = np.full((num_host_blocks, block_size), POISON, np.int32)
         self._block_size = block_size
         self._vocab_size = vocab_size
         self._model = model or StepModel()
@@ -72,26 +76,38 @@ class ModelledExecutor:
 
     def execute(self, plan: StepPlan, started_ns: int) -> StepResult:
         """Compute `plan`, reading rows and spans as they are now."""
+        self._copy(plan.copies)
         records: list[tuple[object, ...]] = []
         logprobs: list[tuple[int, float]] = []
         for entry in plan.rows:
             record = self._execute_row(entry, logprobs)
             if record is not None:
                 records.append(record)
-        num_tokens = int(plan.rows["num_new_tokens"].sum())
         return StepResult(
             plan.replica,
             plan.epoch,
             plan.step,
             started_ns,
-            started_ns + self._model.duration_ns(num_tokens),
+            started_ns + self.duration_ns(plan),
             np.array(records, RESULT_ROW),
             np.array(logprobs, LOGPROB),
         )
 
     def duration_ns(self, plan: StepPlan) -> int:
         """Return how long `plan` takes, ns."""
-        return self._model.duration_ns(int(plan.rows["num_new_tokens"].sum()))
+        num_tokens = int(plan.rows["num_new_tokens"].sum())
+        return self._model.duration_ns(num_tokens, len(plan.copies))
+
+    def _copy(self, copies: RecordArray) -> None:
+        """Make the copies out, then those in; host memory that was read is poisoned."""
+        for direction in CopyDirection:
+            chosen = copies[copies["direction"] == direction]
+            blocks, host_blocks = chosen["block"], chosen["host_block"]
+            if direction is CopyDirection.OUT:
+                self._host[host_blocks] = self._cache[blocks]
+            else:
+                self._cache[blocks] = self._host[host_blocks]
+                self._host[host_blocks] = POISON
 
     def _execute_row(
         self, entry: np.void, logprobs: list[tuple[int, float]]

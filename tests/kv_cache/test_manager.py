@@ -13,7 +13,9 @@ def make_manager(num_blocks: int = 16, *, prefix_cache: bool = True) -> KVCacheM
 
 
 def start(manager: KVCacheManager, request: Request) -> int:
-    return manager.start(request, manager.quote(request, request.num_tokens))
+    quote = manager.quote(request, request.num_tokens)
+    assert manager.start(request, quote) == []
+    return quote.num_known
 
 
 def compute_all(manager: KVCacheManager, request: Request) -> None:

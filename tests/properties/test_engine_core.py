@@ -82,9 +82,22 @@ WHICH = st.integers(0, 1000)
 class EngineCoreMachine(RuleBasedStateMachine):
     """Few rules, so that each is used often."""
 
-    @initialize(overrides=OVERRIDES, num_blocks=st.integers(8, 24), num_replicas=st.integers(1, 2))
-    def build(self, overrides: dict[str, object], num_blocks: int, num_replicas: int) -> None:
-        self.history = EngineHistory(overrides, num_blocks, num_replicas)
+    @initialize(
+        overrides=OVERRIDES,
+        num_blocks=st.integers(8, 24),
+        num_replicas=st.integers(1, 2),
+        num_host_blocks=st.sampled_from([0, 3, 20]),
+        whims=st.none() | st.integers(0, 1000),
+    )
+    def build(
+        self,
+        overrides: dict[str, object],
+        num_blocks: int,
+        num_replicas: int,
+        num_host_blocks: int,
+        whims: int | None,
+    ) -> None:
+        self.history = EngineHistory(overrides, num_blocks, num_replicas, num_host_blocks, whims)
 
     @rule(arrivals=st.lists(ARRIVALS, min_size=1, max_size=5))
     def submit(self, arrivals: list[Arrival]) -> None:
@@ -135,7 +148,13 @@ def test_a_seed_finds_no_history_that_harms_a_request(seed: int) -> None:
 def run_seed(seed: int) -> EngineHistory:
     """Run the whole history of `seed`."""
     random = Random(seed)
-    history = EngineHistory(random_overrides(random), random.randint(13, 26), random.randint(1, 2))
+    history = EngineHistory(
+        random_overrides(random),
+        random.randint(13, 26),
+        random.randint(1, 2),
+        random.choice([0, 6, 30]),
+        random.choice([None, seed]),
+    )
     weights = {"submit": 4.0, "steps": 4.0, "plan": 2.0, "answer": 2.0}
     weights |= {name: random.choice([0.0, 0.5, 1.0]) for name in COMMON[:2] + COMMON[5:]}
     weights |= {name: random.choice([0.0, 0.0, 0.3]) for name in RARE}

@@ -16,6 +16,7 @@ from core.scheduler.frames import (
     result_parts,
 )
 from core.scheduler.plan import (
+    COPY,
     LOGPROB,
     OUTPUT,
     PLAN_ROW,
@@ -43,11 +44,13 @@ def same_bytes(left: RecordArray, right: RecordArray) -> bool:
     return left.tobytes() == right.tobytes()
 
 
-@given(st.integers(0, 300), st.integers(0, 2**31))
-def test_plan_survives_its_frame(num_rows: int, seed: int) -> None:
-    """A plan of any number of rows is read back as it was written."""
-    plan = StepPlan(3, 7, 2**40, random_records(PLAN_ROW, num_rows, seed))
+@given(st.integers(0, 300), st.integers(0, 300), st.integers(0, 2**31))
+def test_plan_survives_its_frame(num_rows: int, num_copies: int, seed: int) -> None:
+    """A plan of any number of rows and copies is read back as it was written."""
+    rows, copies = random_records(PLAN_ROW, num_rows, seed), random_records(COPY, num_copies, seed)
+    plan = StepPlan(3, 7, 2**40, rows, copies=copies)
     read = read_plan(joined(plan_parts(plan)))
+    assert same_bytes(read.copies, copies)
     assert (read.replica, read.epoch, read.step) == (3, 7, 2**40)
     assert same_bytes(read.rows, plan.rows)
 

@@ -127,7 +127,7 @@ def test_an_unused_row_is_selected_by_no_mask() -> None:
     """A row that was cleared is neither a prefill nor a decode, and its request has its numbers."""
     table, request = RunningTable(3, ()), make_request(prompt_len=4, max_tokens=4)
     request.block_ids = [0, 1]
-    table.assign(2, request, 0, block_size=4)
+    table.assign(2, request, 0, 0)
     assert table.prefill_rows().tolist() == [2]
     table.num_scheduled[2] = table.num_computed[2] = 4
     table.append_tokens(np.array([2]), np.array([4], np.int32), np.array([77], np.int32))
@@ -142,7 +142,7 @@ def test_a_generation_is_new_for_every_request_of_a_row() -> None:
     """Each assignment of a row raises its generation."""
     table = RunningTable(1, ())
     for generation in (1, 2, 3):
-        table.assign(0, make_request(generation), 0, block_size=4)
+        table.assign(0, make_request(generation), 0, 0)
         assert table.generation[0] == generation
         table.clear(0)
 
@@ -157,7 +157,7 @@ def test_stop_tokens_of_one_row_do_not_stop_another() -> None:
         SamplingParams(ignore_eos=True),
     ]
     for row, sampling in enumerate(samplings):
-        table.assign(row, make_request(row, 4, 4, sampling=sampling), 0, block_size=4)
+        table.assign(row, make_request(row, 4, 4, sampling=sampling), 0, 0)
     rows = np.arange(4)
 
     def stopped(token_id: int) -> list[bool]:

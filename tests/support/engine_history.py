@@ -16,6 +16,7 @@ from core.scheduler.plan import OutputKind
 from core.scheduler.replica import ReplicaState
 from core.tenancy import TrafficClass
 from tests.support.scheduling import NS_PER_S, CheckedEngine, make_settings, reference_tokens
+from tests.support.whimsical_policy import WhimsicalPolicy
 
 VOCAB_SIZE = 60  # small, so that EOS and stop tokens are common
 NUM_TOKENIZERS = 2
@@ -40,11 +41,21 @@ class Arrival:
 class EngineHistory:
     """One engine from its start to the end of its last request."""
 
-    def __init__(self, overrides: Mapping[str, object], num_blocks: int, num_replicas: int) -> None:
-        """Start the first executor only."""
+    def __init__(
+        self,
+        overrides: Mapping[str, object],
+        num_blocks: int,
+        num_replicas: int,
+        num_host_blocks: int = 0,
+        whims: int | None = None,
+    ) -> None:
+        """Start the first executor only; `whims` is the seed of needless preemptions."""
+        settings = make_settings(max_model_len=64, **overrides)
         self.engine = CheckedEngine(
-            make_settings(max_model_len=64, **overrides),
+            settings,
+            policy=None if whims is None else WhimsicalPolicy(settings, whims),
             num_blocks=num_blocks,
+            num_host_blocks=num_host_blocks,
             num_replicas=num_replicas,
             num_tokenizers=NUM_TOKENIZERS,
             vocab_size=VOCAB_SIZE,
@@ -203,6 +214,7 @@ class EngineHistory:
         for replica_statistics in self.engine.core.statistics().replicas:
             assert replica_statistics.state is ReplicaState.UP
             assert replica_statistics.pool.num_held == replica_statistics.pool.num_fenced == 0
+            assert replica_statistics.host.num_held == 0
         assert int(self.engine.metering.finished.sum()) == len(self.alone)
 
     def _live(self, which: int) -> Request | None:

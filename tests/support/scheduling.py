@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from core.policy.base import Policy
 from core.request import Request, RequestStatus
 from core.sampling_params import SamplingParams
-from core.scheduler.plan import PlanFlag, StepPlan
+from core.scheduler.plan import CopyDirection, PlanFlag, StepPlan
 from core.scheduler.settings import EngineSettings
 from core.simulation.engine import SimulatedEngine
 from core.simulation.modelled_executor import NextToken, StepModel, hashed_token
@@ -48,9 +49,11 @@ class CheckedEngine(SimulatedEngine):
         num_blocks: int = 1000,
         num_replicas: int = 1,
         num_tokenizers: int = 1,
+        num_host_blocks: int = 0,
         model: StepModel | None = None,
         next_token: NextToken = hashed_token,
         vocab_size: int = 50_000,
+        policy: Policy | None = None,
     ) -> None:
         self.owners: dict[tuple[int, int, int], int] = {}  # (replica, row, generation) → request id
         super().__init__(
@@ -58,10 +61,12 @@ class CheckedEngine(SimulatedEngine):
             num_blocks=num_blocks,
             num_replicas=num_replicas,
             num_tokenizers=num_tokenizers,
+            num_host_blocks=num_host_blocks,
             model=model,
             next_token=next_token,
             vocab_size=vocab_size,
             arena_tokens=1 << 16,
+            policy=policy,
         )
 
     def plan(self, replica: int = 0) -> StepPlan | None:
@@ -73,8 +78,9 @@ class CheckedEngine(SimulatedEngine):
 
     def _check(self, plan: StepPlan) -> None:
         rows, settings = plan.rows, self.settings
-        assert 0 < len(rows) <= settings.max_num_seqs
-        assert rows["num_new_tokens"].min() > 0
+        self._check_copies(plan)
+        assert len(rows) <= settings.max_num_seqs
+        assert rows["num_new_tokens"].min(initial=1) > 0
         assert rows["num_new_tokens"].sum() <= settings.max_num_batched_tokens
         assert len(set(rows["row"].tolist())) == len(rows), "a row is in the plan twice"
         for entry in rows:
@@ -89,6 +95,16 @@ class CheckedEngine(SimulatedEngine):
         fed_back = (rows["flags"] & np.uint32(PlanFlag.FEEDBACK)) != 0
         assert not np.any(fed_back & ~decodes)
         assert not fed_back.any() or settings.pipeline_depth == 2
+
+    def _check_copies(self, plan: StepPlan) -> None:
+        copies = plan.copies
+        assert len(plan.rows) or len(copies)
+        assert len(copies) <= self.settings.max_copies
+        out = copies["direction"] == CopyDirection.OUT
+        for targets in (copies["host_block"][out], copies["block"][~out]):
+            assert len(set(targets.tolist())) == len(targets), "two copies into one block"
+        assert np.all((copies["block"] >= 0) & (copies["block"] < self.num_blocks))
+        assert np.all(copies["host_block"] < self.num_host_blocks)
 
 
 def reference_tokens(
