@@ -14,6 +14,8 @@ nothing else starts in this step but what can be preempted for it. Without a fre
 starts. What waits counts for V, blocked or not, unless a limit of its own keeps it from starting.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
@@ -27,34 +29,47 @@ from core.request import Request, RequestStatus
 from core.tenancy import NUM_CLASSES, TrafficClass
 
 CLOSING = frozenset({Blocked.SEQUENCES, Blocked.DRAINING})
+UNLIMITED = 1 << 40
 CLAIMING = frozenset({Blocked.MEMORY, Blocked.HEADROOM})
+CLASSES = tuple(range(NUM_CLASSES))
+Times = npt.NDArray[np.int64]
 Reasons = npt.NDArray[np.int8]  # `Blocked` of each flow
 
 
-class ClassTokens:
-    """What a step holds for each class: at the most, and before any other."""
+class StepShares:
+    """What of a step belongs to each class: at the most, and before any other."""
 
-    def __init__(self, limits: Limits, decodes: DecodeBatch, capacity: int) -> None:
-        """Share out a step of `capacity` tokens, of which the `decodes` have theirs."""
-        used = np.bincount(decodes.traffic_class, minlength=NUM_CLASSES).tolist()
+    def __init__(self, limits: Limits) -> None:
+        """Take the settings of all classes."""
         configs = [limits.of(each) for each in TrafficClass]
         self.strict = [c for c, config in enumerate(configs) if config.strict_first]
-        self.most = [
-            capacity if config.max_step_fraction == 1 else
-            max(1, int(config.max_step_fraction * capacity)) - count
-            for config, count in zip(configs, used, strict=True)
-        ]  # fmt: skip
-        self.reserved = [
-            ceil(config.reserved_step_fraction * capacity) - count
-            for config, count in zip(configs, used, strict=True)
-        ]
-        self._is_capped = [config.max_step_fraction < 1 for config in configs]
+        self.can_be_dropped = [config.preemptible for config in configs]
+        self._reserved = [config.reserved_step_fraction for config in configs]
+        self._most = [config.max_step_fraction for config in configs]
+
+    def open(self, decodes: DecodeBatch, capacity: int) -> "ClassTokens":
+        """Share out a step of `capacity` tokens, of which the `decodes` have theirs."""
+        used = np.bincount(decodes.traffic_class, minlength=NUM_CLASSES).tolist()
+        return ClassTokens(
+            reserved=[ceil(self._reserved[c] * capacity) - used[c] for c in TrafficClass],
+            most=[
+                UNLIMITED if self._most[c] == 1 else max(1, int(self._most[c] * capacity)) - used[c]
+                for c in TrafficClass
+            ],
+        )
+
+
+@dataclass(slots=True)
+class ClassTokens:
+    """Tokens of a step for each class: still kept for it, and still allowed."""
+
+    reserved: list[int]
+    most: list[int]
 
     def take(self, traffic_class: int, num_tokens: int) -> None:
         """Take in that the class was granted `num_tokens`."""
         self.reserved[traffic_class] -= num_tokens
-        if self._is_capped[traffic_class]:
-            self.most[traffic_class] -= num_tokens
+        self.most[traffic_class] -= num_tokens
 
 
 class Contenders:
@@ -65,6 +80,7 @@ class Contenders:
         step: Step,
         flows: Flows,
         shares: Shares,
+        guardrails: StepShares,
         tokens: ClassTokens,
         reasons: Reasons | None = None,
     ) -> None:
@@ -74,53 +90,57 @@ class Contenders:
         self._step = step
         self._flows = flows
         self._shares = shares
+        self._guardrails = guardrails
         self._tokens = tokens
-        self._may_start = True
+        self._reasons = reasons
+        self._shut: set[int] = set()  # flows that start nothing more
+        self._closed: dict[int, Blocked] = {}  # classes that do not, and why
         self._is_reserved = False
-        self._reasons = np.zeros(len(flows), np.int8) if reasons is None else reasons
-        self._shut = self._reasons > 0
         self._under_way: dict[int, list[Request]] = {}
         for request in sorted(step.prefills(), key=due_ns, reverse=True):
             self._under_way.setdefault(request.flow, []).append(request)
-        self._serviceable = (flows.num_waiting > 0) & ~self._shut
-        self._serviceable[list(self._under_way)] = True
-        self._collect()
+        self._due = self._heads()
+        self._serviceable = self._due < NOBODY_NS
         self._open_windows()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nobody can use the step."""
-        return not any(self._num_heads)
 
     def first_blocked(self) -> Blocked:
         """Return what blocked the first in turn that was blocked; NOTHING if nobody was."""
         for blocked in self.blocked.values():
             return blocked
-        due = np.where(self._reasons > 0, self._flows.due_ns, NOBODY_NS)
-        return self.reason(int(due.argmin())) if len(due) else Blocked.NOTHING
+        waiting = self._flows.due_ns
+        if not len(waiting) or waiting.min() == NOBODY_NS:
+            return Blocked.NOTHING
+        return self.reason(int(waiting.argmin()))
 
     def reason(self, flow: int) -> Blocked:
-        """Return what blocked the head of `flow`; NOTHING if it had no turn."""
-        return self.blocked.get(flow) or Blocked(int(self._reasons[flow]))
+        """Return what blocked the head of `flow`; NOTHING if it only had no turn."""
+        if flow in self.blocked:
+            return self.blocked[flow]
+        if self._reasons is not None and self._reasons[flow] > 0:
+            return Blocked(int(self._reasons[flow]))
+        if flow % NUM_CLASSES in self._closed:
+            return self._closed[flow % NUM_CLASSES]
+        return Blocked.CLASS_CAP if flow % NUM_CLASSES in self._capped() else Blocked.NOTHING
 
     def next(self) -> Request | None:
         """Return whose turn it is; its grant must be settled before the next."""
-        flow = -1
-        if not self.is_empty:
-            flow = self._privileged()
-        if flow < 0 and not self.is_empty:
+        if not len(self._due):
+            return None
+        flow = self._privileged()
+        if flow < 0:
             flow = self._within_windows()
         return None if flow < 0 else self._head(flow)
 
     def most_tokens(self, request: Request) -> int:
         """Return how many tokens one grant may give to `request`."""
-        traffic_class = int(request.traffic_class)
-        most, reserved = self._tokens.most[traffic_class], self._tokens.reserved[traffic_class]
-        return min(most, reserved) if reserved > 0 and self._is_reserved else most
+        most = self._tokens.most[request.traffic_class]
+        return (
+            min(most, self._tokens.reserved[request.traffic_class]) if self._is_reserved else most
+        )
 
     def settle(self, request: Request, grant: Grant) -> None:
         """Take in what came of a grant to `request`."""
-        flow = request.flow
+        flow, traffic_class = request.flow, int(request.traffic_class)
         mine = self._under_way.get(flow)
         if mine and mine[-1] is request:
             if grant.blocked is not Blocked.NOTHING or self._step.remaining(request) == 0:
@@ -129,58 +149,54 @@ class Contenders:
             self._block(request, grant.blocked)
         elif self._step.remaining(request):
             self._under_way.setdefault(flow, []).append(request)
-        if grant.num_tokens:
-            self._tokens.take(int(request.traffic_class), grant.num_tokens)
-            if self._tokens.most[request.traffic_class] <= 0:
-                self._cap(int(request.traffic_class))
+        self._tokens.take(traffic_class, grant.num_tokens)
         self._update(flow)
 
-    def _collect(self) -> None:
-        """Work out when the head of each flow is due, int64[flows]: NOBODY_NS without one."""
-        self._due = np.full(len(self._flows), NOBODY_NS)
-        if self._may_start:
-            np.copyto(self._due, self._flows.due_ns, where=~self._shut)
+    def _heads(self) -> Times:
+        """Return when the head of each flow is due, int64[flows]: NOBODY_NS without one."""
+        due = self._flows.due_ns.copy()
+        if self._reasons is not None:
+            due[self._reasons > 0] = NOBODY_NS
         for flow, requests in self._under_way.items():
-            if requests:
-                self._due[flow] = min(int(self._due[flow]), due_ns(requests[-1]))
-        table = self._due.reshape(-1, NUM_CLASSES)
-        self._num_heads: list[int] = (table < NOBODY_NS).sum(axis=0).tolist()
-        for traffic_class, most in enumerate(self._tokens.most):
-            if most <= 0 and self._num_heads[traffic_class]:
-                self._cap(traffic_class)
+            due[flow] = min(int(due[flow]), due_ns(requests[-1]))
+        return due
 
     def _open_windows(self) -> None:
-        """Work out V, and the due times of the heads within the window of their tenant."""
+        """Work out V, and the due times of the heads that are within the window of their tenant."""
         self._shares.advance(self._serviceable)
         due = self._due.reshape(-1, NUM_CLASSES)
         self._keys = np.where(self._shares.tenants_within(), due, NOBODY_NS)
-        self._classes_within = self._shares.classes_within()
 
     def _privileged(self) -> int:
         """Return the flow whose turn it is among strict and reserved classes, or -1."""
         self._is_reserved = False
-        flow = self._earliest([c for c in self._tokens.strict if self._num_heads[c]])
+        flow = self._earliest(self._guardrails.strict)
         if flow < 0:
-            reserved = [c for c in TrafficClass if self._tokens.reserved[c] > 0]
-            flow = self._earliest([c for c in reserved if self._num_heads[c]])
+            flow = self._earliest([c for c in CLASSES if self._tokens.reserved[c] > 0])
             self._is_reserved = flow >= 0
         return flow
 
     def _within_windows(self) -> int:
-        """Return the flow whose turn it is among all classes."""
-        flow = self._earliest(self._open_classes())
-        if flow < 0:
-            self._open_windows()
-            flow = self._earliest(self._open_classes())
-        return flow if flow >= 0 else self._shares.least_served(self._due < NOBODY_NS)
+        """Return the flow whose turn it is among all classes, or -1."""
+        within = [c for c in CLASSES if self._shares.is_class_within(c)]
+        flow = self._earliest(within)
+        if flow >= 0:
+            return flow
+        has_head = self._due < NOBODY_NS
+        for traffic_class in self._capped():
+            has_head[traffic_class::NUM_CLASSES] = False
+        if not has_head.any():
+            return -1
+        self._open_windows()
+        flow = self._earliest([c for c in CLASSES if self._shares.is_class_within(c)])
+        return flow if flow >= 0 else self._shares.least_served(has_head)
 
-    def _open_classes(self) -> list[int]:
-        return [c for c in range(NUM_CLASSES) if self._classes_within[c] and self._num_heads[c]]
-
-    def _earliest(self, classes: list[int]) -> int:
+    def _earliest(self, classes: Sequence[int]) -> int:
         """Return the flow of `classes` within its window whose head is due first, or -1."""
         first_ns, first = NOBODY_NS, -1
         for traffic_class in classes:
+            if self._tokens.most[traffic_class] <= 0:
+                continue
             keys = self._keys[:, traffic_class]
             tenant = int(keys.argmin())
             if keys[tenant] < first_ns:
@@ -190,52 +206,49 @@ class Contenders:
     def _block(self, request: Request, blocked: Blocked) -> None:
         """A waiting head does not start: close its flow, or more than that."""
         self.blocked[request.flow] = blocked
-        self._shut[request.flow] = True
+        self._shut.add(request.flow)
         if blocked in CLOSING:
-            self._may_start = False
+            self._close(CLASSES, blocked)
         elif blocked in CLAIMING and self.claim is None:
-            self._give_claim(request)
-        else:
-            return
-        self._collect()
-        self._open_windows()
+            self.claim = request
+            can_be_dropped = self._guardrails.can_be_dropped
+            backfills = not can_be_dropped[request.traffic_class]
+            closed = [c for c in CLASSES if not (backfills and can_be_dropped[c])]
+            self._close(closed, Blocked.CLAIM)
 
-    def _give_claim(self, request: Request) -> None:
-        self.claim = request
-        limits = self._shares.limits
-        can_be_dropped = [limits.of(each).preemptible for each in TrafficClass]
-        if can_be_dropped[request.traffic_class]:
-            self._may_start = False
-        self._shut.reshape(-1, NUM_CLASSES)[:, ~np.array(can_be_dropped)] = True
+    def _capped(self) -> list[int]:
+        """Return the classes that have had the most they may have of the step."""
+        return [c for c in CLASSES if self._tokens.most[c] <= 0]
 
-    def _cap(self, traffic_class: int) -> None:
-        """The class has had its share of the step."""
-        due = self._due.reshape(-1, NUM_CLASSES)[:, traffic_class]
-        for tenant in np.flatnonzero(due < NOBODY_NS).tolist():
-            self.blocked.setdefault(tenant * NUM_CLASSES + traffic_class, Blocked.CLASS_CAP)
-        due[:] = NOBODY_NS
-        self._num_heads[traffic_class] = 0
+    def _close(self, classes: Sequence[int], why: Blocked) -> None:
+        """Let nothing of `classes` start; prompts under way go on."""
+        self._closed.update(dict.fromkeys(classes, why))
+        for traffic_class in classes:
+            self._due[traffic_class::NUM_CLASSES] = NOBODY_NS
+            self._keys[:, traffic_class] = NOBODY_NS
+        for flow in self._under_way:
+            self._update(flow)
 
     def _update(self, flow: int) -> None:
         """Look at the head of `flow` again."""
-        tenant, traffic_class = divmod(flow, NUM_CLASSES)
-        head = self._head(flow) if self._tokens.most[traffic_class] > 0 else None
-        was_here = int(self._due[flow]) < NOBODY_NS
+        head = self._head(flow)
         due = NOBODY_NS if head is None else due_ns(head)
         self._due[flow] = due
-        self._num_heads[traffic_class] += (due < NOBODY_NS) - was_here
+        tenant, traffic_class = divmod(flow, NUM_CLASSES)
         within = self._shares.is_within(flow)
         self._keys[tenant, traffic_class] = due if within else NOBODY_NS
-        self._classes_within[traffic_class] = self._shares.is_class_within(traffic_class)
 
     def _head(self, flow: int) -> Request | None:
         under_way = self._under_way.get(flow)
         while under_way and under_way[-1].status is not RequestStatus.RUNNING:
             under_way.pop()  # preempted by this very step
-        may_start = self._may_start and not self._shut[flow]
-        waiting = self._flows.head(flow) if may_start else None
+        is_open = flow % NUM_CLASSES not in self._closed and flow not in self._shut
+        waiting = self._flows.head(flow) if is_open and not self._is_kept_out(flow) else None
         if not under_way:
             return waiting
         if waiting is None or due_ns(under_way[-1]) <= due_ns(waiting):
             return under_way[-1]
         return waiting
+
+    def _is_kept_out(self, flow: int) -> bool:
+        return self._reasons is not None and self._reasons[flow] > 0

@@ -13,12 +13,13 @@ locality, and no other.
 For two children that could use more all the time: |Δv_f − Δv_g| ≤ 2·window + the largest charges of
 both, divided by their weights. A window is a time of service of the heaviest child.
 
-Virtual service is counted in 1/PRECISION of a unit in int64. The range suffices: V is taken back to
-0 before it passes 2^61, and no child is further than MAX_DEBT from it: so far, the difference
-counts as that much.
+Virtual service is counted in 1/PRECISION of a unit. `FairQueue` is one parent with few children;
+`FairTable` is many groups of many children side by side, the same in int64. Its range suffices: V
+is taken back to 0 before it passes 2^61, and no child is further than MAX_DEBT from it: further
+off, the difference counts as that much.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -32,22 +33,60 @@ FAR = np.iinfo(np.int64).max
 
 
 class FairQueue:
-    """Groups of siblings side by side: arrays [children, groups]; a child weighs the same in all.
+    """The children of one parent, by index."""
 
-    The number of children grows as they appear.
-    """
-
-    def __init__(self, num_groups: int = 1) -> None:
+    def __init__(self) -> None:
         """Start without children."""
+        self.virtual: list[int] = []  # v
+        self.floor = 0  # V
+        self._cost: list[int] = []  # of a unit of charge, in virtual service
+
+    def resize(self, weights: Sequence[float]) -> None:
+        """Set all weights, those of new children at the end; debts keep their time to pay."""
+        heaviest = max(weights)
+        cost = [round(PRECISION * (heaviest / weight)) for weight in weights]
+        for child, (old, new) in enumerate(zip(self._cost, cost, strict=False)):
+            self.virtual[child] = self.floor + self.lag(child) * new // old
+        self.virtual += [self.floor] * (len(cost) - len(self.virtual))
+        self._cost = cost
+
+    def wake(self, child: int) -> None:
+        """`child` has something to be served again."""
+        self.virtual[child] = max(self.virtual[child], self.floor)
+
+    def charge(self, child: int, amount: int) -> None:
+        """Charge `amount` to `child`; a negative one is a refund."""
+        self.virtual[child] += amount * self._cost[child]
+
+    def advance(self, serviceable: Iterable[int]) -> None:
+        """Let V follow the least served of the children that could use more."""
+        least = min((self.virtual[child] for child in serviceable), default=self.floor)
+        self.floor = max(self.floor, least)
+
+    def is_within(self, child: int, window: int) -> bool:
+        """Tell whether a child is within `window` units of V."""
+        return self.lag(child) <= window * PRECISION
+
+    def lag(self, child: int) -> int:
+        """Return v − V of a child, in 1/PRECISION units; above 0 it is ahead of the others."""
+        return self.virtual[child] - self.floor
+
+    def rescale(self, factor: float) -> None:
+        """Go over to another unit of charge, `factor` of which make an old one."""
+        self.virtual = [self.floor + round((v - self.floor) * factor) for v in self.virtual]
+
+
+class FairTable:
+    """Groups of siblings: arrays [children, groups]; a child weighs the same in all groups."""
+
+    def __init__(self, num_groups: int) -> None:
+        """Start without children; their number grows as they appear."""
         self.virtual: Charges = np.zeros((0, num_groups), np.int64)  # v
         self.floor: Charges = np.zeros(num_groups, np.int64)  # V
         self._rebased = [0] * num_groups
         self._cost: Charges = np.zeros((0, 1), np.int64)  # of a unit of charge, in virtual service
-        self._most_charge = MAX_DEBT
-
-    def __len__(self) -> int:
-        """Return the number of children."""
-        return len(self.virtual)
+        self._dearest = PRECISION
+        self._most_added = 0  # to any child since the range was looked at
 
     def resize(self, weights: Sequence[float]) -> None:
         """Set all weights, those of new children at the end; debts keep their time to pay."""
@@ -57,15 +96,13 @@ class FairQueue:
         debt = self.virtual - self.floor
         changed = cost[:known] != before
         if changed.any():
-            scaled = np.rint(debt * (cost[:known] / np.maximum(before, 1)))
-            scaled = np.clip(scaled, -MAX_DEBT, MAX_DEBT).astype(np.int64)
-            debt = np.where(changed, scaled, debt)
+            debt = np.where(changed, _scaled(debt, cost[:known] / np.maximum(before, 1)), debt)
         added = np.zeros((len(weights) - known, len(self.floor)), np.int64)
         self.virtual = np.concatenate([debt, added]) + self.floor
         self._cost = cost
-        self._most_charge = MAX_DEBT // int(cost.max())
+        self._dearest = int(cost.max())
 
-    def wake(self, child: int, group: int = 0) -> None:
+    def wake(self, child: int, group: int) -> None:
         """`child` has something to be served again."""
         self.virtual[child, group] = max(self.virtual[child, group], self.floor[group])
 
@@ -75,18 +112,23 @@ class FairQueue:
         virtual = int(self.virtual[child, group]) + amount * int(self._cost[child, 0])
         self.virtual[child, group] = min(max(virtual, floor - MAX_DEBT), floor + MAX_DEBT)
 
-    def charge_all(self, amounts: Charges) -> None:
-        """Charge every child its entry of `amounts` ≥ 0, int64[children, groups]."""
-        if int(amounts.max(initial=0)) > self._most_charge:
+    def charge_all(self, amounts: Charges, total: int) -> None:
+        """Charge every child its entry of `amounts` ≥ 0, int64[children, groups]; `total` is more
+        than any of them.
+        """
+        self._most_added += total * self._dearest
+        if self._most_added > MAX_DEBT:
             amounts = np.minimum(amounts, MAX_DEBT // self._cost)
+            self.virtual = np.minimum(self.virtual, self.floor + MAX_DEBT)
+            self._most_added = 0
         self.virtual += amounts * self._cost
-        np.minimum(self.virtual, self.floor + MAX_DEBT, out=self.virtual)
 
     def advance(self, serviceable: Mask) -> None:
         """Let V follow the least served of the children that could use more, bool as `virtual`."""
-        least = np.where(serviceable, self.virtual, FAR).min(axis=0, initial=FAR)
-        np.maximum(self.floor, np.where(least < FAR, least, self.floor), out=self.floor)
-        if int(self.floor.max()) > REBASE_ABOVE:
+        least = np.where(serviceable, self.virtual, FAR)
+        least = np.minimum.reduce(least, axis=0, initial=FAR)
+        np.copyto(self.floor, least, where=(least > self.floor) & (least < FAR))
+        if max(self.floor.tolist()) > REBASE_ABOVE:
             self._rebase()
 
     def within(self, window: int) -> Mask:
@@ -98,22 +140,26 @@ class FairQueue:
         """Tell whether one child is within `window` units of V."""
         return self.lag(child, group) <= min(window * PRECISION, MAX_DEBT)
 
-    def lag(self, child: int, group: int = 0) -> int:
+    def lag(self, child: int, group: int) -> int:
         """Return v − V of a child, in 1/PRECISION units; above 0 it is ahead of the others."""
         return int(self.virtual[child, group]) - int(self.floor[group])
 
-    def virtual_time(self, group: int = 0) -> int:
+    def virtual_time(self, group: int) -> int:
         """Return V as if it had never been taken back, in 1/PRECISION units."""
         return self._rebased[group] + int(self.floor[group])
 
     def rescale(self, factor: float) -> None:
         """Go over to another unit of charge, `factor` of which make an old one."""
-        debt = np.rint((self.virtual - self.floor) * factor)
-        self.virtual = self.floor + np.clip(debt, -MAX_DEBT, MAX_DEBT).astype(np.int64)
+        self.virtual = self.floor + _scaled(self.virtual - self.floor, factor)
 
     def _rebase(self) -> None:
         for group, floor in enumerate(self.floor.tolist()):
             self._rebased[group] += floor
         low = np.maximum(self.virtual, self.floor - MAX_DEBT)
-        self.virtual = low - self.floor
+        self.virtual = np.minimum(low - self.floor, MAX_DEBT)
         self.floor[:] = 0
+
+
+def _scaled(debt: Charges, factor: float | npt.NDArray[np.float64]) -> Charges:
+    scaled: Charges = np.clip(np.rint(debt * factor), -MAX_DEBT, MAX_DEBT).astype(np.int64)
+    return scaled

@@ -3,16 +3,18 @@ really ran.
 
 Owns: the order of the questions. Each answer is in a file of its own: `flows` (who waits),
 `fair_queue` (who was served for its weight), `prices` (what it cost), `contenders` (whose turn),
-`pace` (how many tokens the promised gaps allow), `memory` (whose KV fits). Never knows: blocks,
-rows, plans, clocks.
+`pace` (how many tokens the promised gaps allow), `memory` (whose KV fits), `gates` (the hard limits
+of tenants and classes). Never knows: blocks, rows, plans, clocks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from core.errors import Rejection
 from core.policy.base import (
     Blocked,
+    Grant,
     Policy,
     Prediction,
     Preemption,
@@ -23,10 +25,12 @@ from core.policy.base import (
     WaitingRoom,
 )
 from core.policy.calibration import CostModels
-from core.policy.contenders import ClassTokens, Contenders
+from core.policy.contenders import Contenders, StepShares
 from core.policy.cost_model import CostBasis, CostModel
 from core.policy.flows import Flows, place
+from core.policy.gates import Gates
 from core.policy.leftovers import Leftovers
+from core.policy.lent_rows import recall_row
 from core.policy.limits import Limits
 from core.policy.memory import Memory
 from core.policy.pace import Pace, StepBudget
@@ -51,18 +55,30 @@ class HeadracePolicy(Policy):
         self._settings = settings
         self._models = CostModels(model)
         self._flows = Flows()
+        self._gates = Gates(settings)
         self._pace = Pace(settings, self._models, self._flows)
         self._shares = Shares(settings, self._flows, PriceBook(settings.tuning, model))
+        self._guardrails = StepShares(settings.limits)
         self._leftovers = Leftovers(self._flows, self._shares, settings.max_num_batched_tokens)
         self._memory = Memory(settings, self._shares.over_share, model)
         self._shedding = Shedding(settings, self._flows, self._shares, self._models)
 
     def configure(self, limits: Limits) -> None:
         """Take over the promises and caps from now on."""
+        self._gates.configure(limits)
         self._shares.configure(limits)
+        self._guardrails = StepShares(limits)
         self._pace.configure(limits)
         self._memory.configure(limits)
         self._shedding.configure(limits)
+
+    def classify(self, request: Request) -> None:
+        """Demote a request that its class does not take, if that is how it is configured."""
+        self._gates.classify(request)
+
+    def refusal(self, request: Request, now_ns: int) -> Rejection | None:
+        """Return which hard limit keeps `request` out."""
+        return self._gates.refusal(request, now_ns)
 
     def place(self, request: Request) -> Place:
         """Return where `request` stands among those of its class."""
@@ -76,16 +92,19 @@ class HeadracePolicy(Policy):
             self._shares.wake(request.flow)
         request.start_by_ns = request.start_by_ns or self._shedding.start_by_ns(request)
         self._flows.add(request)
+        self._gates.add(request)
         self._shedding.add(request)
 
     def remove(self, request: Request) -> None:
         """Forget a waiting `request`."""
         self._flows.remove(request)
+        self._gates.remove(request)
         self._shedding.remove(request)
 
     def started(self, request: Request) -> None:
         """Count it as running."""
         self._flows.num_running[request.flow] += 1
+        self._gates.started(request)
         self._shares.started(request)
         self._memory.started(request)
         self._shedding.started(request)
@@ -93,6 +112,7 @@ class HeadracePolicy(Policy):
     def stopped(self, request: Request) -> None:
         """Count it as running no more."""
         self._flows.num_running[request.flow] -= 1
+        self._gates.stopped(request)
         self._shares.stopped(request)
         self._memory.stopped(request)
 
@@ -100,6 +120,7 @@ class HeadracePolicy(Policy):
         """Learn how long outputs are; what came to nothing is not charged."""
         if request.status in REFUNDED:
             self._shares.refund(request)
+        self._gates.ended(request, now_ns)
         self._memory.ended(request)
 
     def fill(self, step: Step) -> None:
@@ -110,9 +131,11 @@ class HeadracePolicy(Policy):
         decodes = step.decodes()
         self._shares.follow_prices(self._models.typical(), step.now_ns)
         self._shares.charge_decodes(step.replica, decodes)
-        capacity = self._leftovers.capacity(step.replica)
-        tokens = ClassTokens(self._shares.limits, decodes, capacity)
-        contenders = Contenders(step, self._flows, self._shares, tokens)
+        tokens = self._guardrails.open(decodes, self._leftovers.capacity(step.replica))
+        reasons = self._gates.open(decodes, step.load(), step.now_ns)
+        owed = self._gates.owed_classes(step.replica)
+        recall_row(step, self._flows, self._shares.limits, reasons, owed)
+        contenders = Contenders(step, self._flows, self._shares, self._guardrails, tokens, reasons)
         num_before = step.tokens_left
         ended = self._hand_out(step, budget, contenders)
         self._leftovers.note(step, contenders, ended)
@@ -126,14 +149,23 @@ class HeadracePolicy(Policy):
             wanted = min(contenders.most_tokens(request), budget.most(request))
             if wanted <= 0:
                 return budget.blocked
-            grant = step.grant(request, wanted)
-            if grant.blocked is Blocked.MEMORY and self._memory.make_room(step, request):
-                grant = step.grant(request, wanted)
+            grant = self._grant(step, request, wanted)
             context = request.num_tokens - step.remaining(request) - grant.num_tokens
             budget.spend(request, context, grant.num_tokens)
             self._shares.charge_prefill(request, context, grant.num_tokens)
             contenders.settle(request, grant)
         return Blocked.NOTHING
+
+    def _grant(self, step: Step, request: Request, wanted: int) -> Grant:
+        """Grant what no hard limit forbids, making room in memory where that is right."""
+        if request.status is not RequestStatus.RUNNING:
+            blocked = self._gates.blocked(request, step.load())
+            if blocked is not Blocked.NOTHING:
+                return Grant(0, blocked)
+        grant = step.grant(request, wanted)
+        if grant.blocked is Blocked.MEMORY and self._memory.make_room(step, request):
+            grant = step.grant(request, wanted)
+        return grant
 
     def replica_up(self, replica: int, basis: CostBasis | None) -> None:
         """Predict its steps by the basis from now on."""
@@ -149,11 +181,13 @@ class HeadracePolicy(Policy):
 
     def tend(self, room: WaitingRoom, now_ns: int) -> None:
         """Refuse early who would wait in vain."""
+        self._gates.tend(now_ns)
         self._shedding.tend(room, now_ns)
 
     def next_timer_ns(self) -> int | None:
         """Return when that needs another look."""
-        return self._shedding.next_timer_ns()
+        times = (self._shedding.next_timer_ns(), self._gates.next_timer_ns())
+        return min((time for time in times if time is not None), default=None)
 
     def prediction(self, replica: int) -> Prediction | None:
         """Return how well its steps are predicted."""
@@ -179,11 +213,21 @@ class HeadracePolicy(Policy):
             charged=self._shares.charged.copy(),
             leads=self._shares.leads(),
             class_leads=self._shares.class_leads(),
-            budget_tokens={},
+            budget_tokens=self._gates.tokens_left(now_ns),
         )
+
+    def leftovers(self) -> Mapping[Blocked, int]:
+        """Return what steps have left unused, by reason."""
+        tokens = self._leftovers.tokens.tolist()
+        return {reason: tokens[reason] for reason in Blocked if tokens[reason]}
+
+    def is_protected(self, request: Request) -> bool:
+        """Tell whether nobody who comes can make `request` late."""
+        return request in self._shedding.protection.protected
 
     def check_integrity(self) -> None:
         """Assert that queues and shares are whole."""
         self._flows.check_integrity()
         self._shares.check_integrity()
+        self._gates.check_integrity()
         assert np.all(self._flows.num_running >= 0)

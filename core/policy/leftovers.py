@@ -26,8 +26,7 @@ class Leftovers:
         self._max_tokens = max_tokens
         self._capacity: dict[int, int] = {}  # by replica
         self._ended = Blocked.NOTHING
-        self._blocked: dict[int, Blocked] = {}
-        self._claim: Request | None = None
+        self._last: Contenders | None = None
 
     def capacity(self, replica: int) -> int:
         """Return how many tokens a step of `replica` takes, as far as is known."""
@@ -45,24 +44,19 @@ class Leftovers:
         else:
             self._capacity[replica] = max(self.capacity(replica), used)
         self._ended = ended
-        self._blocked = contenders.blocked
-        self._claim = contenders.claim
+        self._last = contenders
         if left > 0:
-            first = next(iter(contenders.blocked.values()), Blocked.NOTHING)
-            self.tokens[first if ended is Blocked.NOTHING else ended] += left
+            self.tokens[contenders.first_blocked() if ended is Blocked.NOTHING else ended] += left
 
-    def why(self, request: Request) -> Wait:
-        """Return why a waiting `request` was not started by the last step."""
-        flow = request.flow
-        place = self._flows.rank(request)
-        blocked = self._blocked.get(flow, Blocked.NOTHING)
+    def why(self, request: Request) -> Wait | None:
+        """Return why a waiting `request` was not started by the last step, None without one."""
+        if self._last is None:
+            return None
+        flow, place = request.flow, self._flows.rank(request)
+        blocked = self._last.reason(flow)
         if blocked is not Blocked.NOTHING:
             return Wait(blocked, place=place)
-        if self._ended is Blocked.NOTHING and self._claim is not None:
-            return Wait(Blocked.CLAIM, place=place)
-        if not self._shares.is_within(flow) or not self._shares.is_class_within(flow % 4):
-            lead, window = self._shares.over_share(flow), self._shares.tenant_window
+        lead, window = self._shares.lead(flow)
+        if lead > window:
             return Wait(Blocked.WINDOW, lead, window, place)
-        closed = [b for b in self._blocked.values() if b in (Blocked.SEQUENCES, Blocked.DRAINING)]
-        ended = closed[0] if closed else self._ended
-        return Wait(Blocked.DEADLINE_ORDER if place else ended, place=place)
+        return Wait(Blocked.DEADLINE_ORDER if place else self._ended, place=place)

@@ -10,12 +10,11 @@ computed again and what is refunded because the request failed or was shed.
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from core.clock import NS_PER_MS
 from core.policy.base import DecodeBatch, ReplicaLoad, Step
 from core.policy.cost_model import CostModel
-from core.policy.fair_queue import PRECISION, Charges, FairQueue, Mask
+from core.policy.fair_queue import PRECISION, Charges, FairQueue, FairTable, Mask
 from core.policy.flows import Flows
 from core.policy.ledger import Ledger, StepCharges
 from core.policy.limits import Limits
@@ -41,7 +40,7 @@ class Shares:
         self._flows = flows
         self._tuning = settings.tuning
         self._classes = FairQueue()
-        self._tenants = FairQueue(NUM_CLASSES)
+        self._tenants = FairTable(NUM_CLASSES)
         self._classes.resize([self.limits.of(c).weight for c in TrafficClass])
         self._is_stale = False  # charged since V was worked out
         self._held: dict[int, tuple[int, int]] = {}  # by replica: steps, and their charges
@@ -143,7 +142,7 @@ class Shares:
         """Work V out for both levels: which flows could use more, bool[flows]."""
         table = serviceable.reshape(-1, NUM_CLASSES)
         self._tenants.advance(table)
-        self._classes.advance(_any_tenant(table)[:, None])
+        self._classes.advance(np.flatnonzero(_any_tenant(table)).tolist())
         self._is_stale = False
 
     def tenants_within(self) -> Mask:
@@ -156,20 +155,15 @@ class Shares:
 
     def is_class_within(self, traffic_class: int) -> bool:
         """Tell whether a class is within its window."""
-        return self._classes.is_within(traffic_class, 0, self.class_window)
-
-    def classes_within(self) -> list[bool]:
-        """Return which classes are within their window."""
-        within: list[bool] = self._classes.within(self.class_window)[:, 0].tolist()
-        return within
+        return self._classes.is_within(traffic_class, self.class_window)
 
     def least_served(self, flows: Mask) -> int:
         """Return of `flows`, bool[flows] with one at least, that of the least served tenant in the
         least served class.
         """
         table = flows.reshape(-1, NUM_CLASSES)
-        classes = np.flatnonzero(table.any(axis=0))
-        traffic_class = int(classes[self._classes.virtual[classes, 0].argmin()])
+        classes = np.flatnonzero(_any_tenant(table)).tolist()
+        traffic_class = min(classes, key=self._classes.lag)
         tenants = np.flatnonzero(table[:, traffic_class])
         tenant = int(tenants[self._tenants.virtual[tenants, traffic_class].argmin()])
         return tenant * NUM_CLASSES + traffic_class
@@ -186,6 +180,17 @@ class Shares:
             return self._tuning.class_window_ms * NS_PER_MS
         return self.tenant_window
 
+    def lead(self, flow: int) -> tuple[int, int]:
+        """Return by how much a flow is ahead and its window, in units; of class or tenant, where
+        more of the window is used.
+        """
+        tenant, traffic_class = divmod(flow, NUM_CLASSES)
+        pairs = (
+            (self._classes.lag(traffic_class) // PRECISION, self.class_window),
+            (self._tenants.lag(tenant, traffic_class) // PRECISION, self.tenant_window),
+        )
+        return max(pairs, key=lambda pair: pair[0] - pair[1])
+
     def over_share(self, flow: int) -> int:
         """Return how much more than the least served tenant of its class that of `flow` was served,
         in units for the heaviest tenant.
@@ -199,8 +204,7 @@ class Shares:
 
     def class_leads(self) -> Charges:
         """Return the same for classes among each other, int64[classes]."""
-        leads: Charges = (self._classes.virtual - self._classes.floor)[:, 0] // PRECISION
-        return leads
+        return np.array([self._classes.lag(c) // PRECISION for c in TrafficClass], np.int64)
 
     def check_integrity(self) -> None:
         """Assert that no charge was lost and everything that runs has an account."""
@@ -214,7 +218,7 @@ class Shares:
         some_wait = _any_tenant(waiting)
         self._tenants.advance(np.where(some_wait, waiting, running))
         classes = some_wait if some_wait.any() else _any_tenant(running)
-        self._classes.advance(classes[:, None])
+        self._classes.advance(np.flatnonzero(classes).tolist())
         self._is_stale = False
 
     def _charge_residency(self, load: ReplicaLoad, charges: int) -> None:
@@ -231,15 +235,18 @@ class Shares:
     def _pay(self, flow: int, units: int) -> None:
         self.charged[flow] += units
         tenant, traffic_class = divmod(flow, NUM_CLASSES)
-        self._classes.charge(traffic_class, 0, units)
+        self._classes.charge(traffic_class, units)
         self._tenants.charge(tenant, traffic_class, units)
         self._is_stale = True
 
-    def _pay_all(self, amounts: npt.NDArray[np.int64]) -> None:
+    def _pay_all(self, amounts: Charges) -> None:
+        """Charge all flows, int64[flows]."""
         self.charged += amounts
         table = amounts.reshape(-1, NUM_CLASSES)
-        self._classes.charge_all(table.sum(axis=0)[:, None])
-        self._tenants.charge_all(table)
+        by_class = np.add.reduce(table, axis=0).tolist()
+        for traffic_class, units in enumerate(by_class):
+            self._classes.charge(traffic_class, units)
+        self._tenants.charge_all(table, sum(by_class))
         self._is_stale = True
 
     def _count(self, units: int) -> None:
