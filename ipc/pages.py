@@ -63,6 +63,7 @@ SUPERVISOR_PAGE = np.dtype(
     ]
 )
 
+STEP_REGIMES = ("decode", "mixed")  # steps of decodes alone, steps with prompts
 REPLICA = np.dtype(
     [
         ("epoch", np.uint64),  # 0 = no executor is attached
@@ -75,6 +76,11 @@ REPLICA = np.dtype(
         ("num_evictable_blocks", np.int32),
         ("num_fenced_blocks", np.int32),
         ("draining", np.int32),
+        # By STEP_REGIMES: by which factor steps differ from what was measured at the start (0 =
+        # nothing is predicted), and how much they scatter around that.
+        ("cost_factors", np.float64, (2,)),
+        ("cost_sigmas", np.float64, (2,)),
+        ("infeasible_steps", np.uint64),  # whose decodes alone broke a promised gap
     ]
 )
 
@@ -171,6 +177,8 @@ EXECUTOR_PAGE = np.dtype(
         ("weights_bytes", np.uint64),
         ("kv_bytes", np.uint64),
         ("num_kv_blocks", np.int64),
+        # Measured at the start, ns: a step, a token, a pair, a decode's context token, a decode.
+        ("cost_basis", np.float64, (5,)),
         ("threads", np.int32),
         ("kernel_path", "S32"),  # which attention path was taken: "cpp", "torch"
         ("device_name", "S64"),

@@ -1,8 +1,8 @@
 """The executor that runs a model on this machine's CPU.
 
-Owns: loading in order (threads, kernels, weights, KV pool, one warm-up step) and the timing of
-steps. Never knows: rings, doorbells or configuration files; it is given plain settings, the shared
-rows and the token arenas as arrays, and a clock.
+Owns: loading in order (threads, kernels, weights, KV pool, one warm-up step, the costs of steps)
+and the timing of steps. Never knows: rings, doorbells or configuration files; it is given plain
+settings, the shared rows and the token arenas as arrays, and a clock.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,13 @@ from core.executor.kv_budget import KvBudget, KvDemand, budget_kv, free_memory_b
 from core.executor.kv_pool import allocate_kv_pool
 from core.executor.model_runner import LOGITS_BYTES_MAX, ModelRunner
 from core.executor.protocol import NO_STATISTICS, ExecutorInfo, ExecutorSettings, ExecutorStatistics
-from core.executor.threads import resolve_threads
+from core.executor.step_timing import StepTimer, known_or_measured
+from core.executor.threads import available_cores, resolve_threads
 from core.kernels.paged_attention import AttentionBatch
 from core.kernels.selection import Kernels, select_kernels
 from core.models.llama import LlamaModel, load_weights
 from core.models.llama_config import LlamaConfig, read_model_config
+from core.policy.cost_model import CostBasis
 from core.scheduler.plan import RecordArray, StepPlan, StepResult
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -69,6 +71,7 @@ class LocalExecutor:
             )
             budget = budget_kv(free_bytes, kv_demand(model, settings))
             self._runner = self._make_runner(model, kernels, budget)
+            basis = self._basis(model, kernels, threads)
         return ExecutorInfo(
             num_kv_blocks=budget.num_blocks,
             block_size=settings.block_size,
@@ -80,6 +83,7 @@ class LocalExecutor:
             device_name=cpu_name(),
             threads=threads,
             memory_table=budget.table,
+            basis=basis,
         )
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -120,6 +124,19 @@ class LocalExecutor:
         hidden = model.forward(torch.zeros(1, dtype=torch.int32), first_block_batch(), caches)
         choice.argmax(model.logits(hidden))
         return ModelRunner(model, caches, table, choice)
+
+    def _basis(self, model: LlamaModel, kernels: Kernels, threads: int) -> CostBasis:
+        """Return what steps cost, by an earlier start on this machine if there was one."""
+        settings = self._settings
+        facts = (
+            cpu_name(), available_cores(), threads, settings.replicas, settings.dtype,
+            settings.block_size, kernels.name, model.config, model.num_positions,
+        )  # fmt: skip
+        return known_or_measured(
+            settings.cache_directory,
+            facts,
+            lambda: StepTimer(model, kernels.choice(), kernels.dtype, self._clock).measure(),
+        )
 
 
 def first_block_batch() -> AttentionBatch:

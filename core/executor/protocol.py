@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from core.policy.cost_model import CostBasis
 from core.scheduler.plan import ResultError, StepPlan, StepResult
 
 
@@ -17,7 +18,7 @@ class ExecutorSettings:
     """Everything an executor must be told, as plain values (see `core.config.EngineConfig`)."""
 
     model_directory: Path
-    cache_directory: Path  # compiled kernels are kept here
+    cache_directory: Path  # compiled kernels and the costs of steps are kept here
     dtype: str = "bfloat16"  # or "float32"
     replicas: int = 1  # executor processes that share this machine's cores and memory
     threads: int = 0  # 0 = cores this process may use divided by `replicas`
@@ -45,6 +46,7 @@ class ExecutorInfo:
     device_name: str
     threads: int
     memory_table: tuple[tuple[str, int], ...] = ()  # (what, bytes): how the KV pool was sized
+    basis: CostBasis | None = None  # what its steps cost
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from core.executor.input_batch import InputBatch, RowTable
 from core.executor.philox import words
 from core.executor.protocol import NO_STATISTICS, ExecutorInfo, ExecutorSettings, ExecutorStatistics
 from core.executor.results import empty_results, is_reported
+from core.policy.cost_model import CostBasis
 from core.scheduler.plan import (
     LOGPROB,
     PlanFlag,
@@ -75,6 +76,10 @@ class SimulatedExecutor:
             kernel_path="simulated",
             device_name="simulated",
             threads=1,
+            basis=CostBasis(
+                step_ns=settings.simulated_step_us * NS_PER_US,
+                token_ns=settings.simulated_token_us * NS_PER_US,
+            ),
         )
 
     def execute(self, plan: StepPlan) -> StepResult:

@@ -50,6 +50,11 @@ class Kernels:
         """`cpp` or `torch`."""
         return "torch" if self.library is None else "cpp"
 
+    @property
+    def name(self) -> str:
+        """The file of the C++ kernels, another one for other sources or flags; or `torch`."""
+        return "torch" if self.library is None else Path(self.library._name).name
+
     def normed(self, weight: Tensor) -> Normed:
         """Return the product rms_norm(x)·Wᵀ with `weight` [out, in]."""
         return TorchNormed(weight) if self.library is None else NativeNormed(self.library, weight)

@@ -46,11 +46,11 @@ class CostModel(Protocol):
 class CostBasis(NamedTuple):
     """The prices of a step's parts, ns; with any of them negative it would not be monotone."""
 
-    step_ns: float
-    token_ns: float
-    pair_ns: float  # for each (prompt token, context token)
-    decode_context_ns: float  # for each context token of a decode
-    decode_ns: float  # on top of its token
+    step_ns: float = 0.0
+    token_ns: float = 0.0
+    pair_ns: float = 0.0  # for each (prompt token, context token)
+    decode_context_ns: float = 0.0  # for each context token of a decode
+    decode_ns: float = 0.0  # on top of its token
 
     def duration_ns(self, work: StepWork) -> int:
         """Return the time of a step, ns."""

@@ -184,21 +184,17 @@ class Pace:
             return least
         return max(least, min(MARGIN_SIGMAS * model.sigma, MARGIN_MAX))
 
-    def num_infeasible(self, replica: int) -> int:
-        """Return in how many steps the decodes alone broke a gap."""
-        return self._num_infeasible.get(replica, 0)
-
     def prediction(self, replica: int) -> Prediction | None:
-        """Return how well steps are predicted; None: they are not, or the model does not learn."""
-        model = self._models.calibrated(replica)
-        if model is None:
+        """Return how well steps are predicted, None if they are not."""
+        num_infeasible = self._num_infeasible.get(replica, 0)
+        if (model := self._models.calibrated(replica)) is not None:
+            alone, mixed = model.decode_only, model.mixed
+            return Prediction(
+                (alone.factor, mixed.factor), (alone.sigma, mixed.sigma), num_infeasible
+            )
+        if self._models.of(replica) is None:
             return None
-        regimes = (model.decode_only, model.mixed)
-        return Prediction(
-            factors=(regimes[0].factor, regimes[1].factor),
-            sigmas=(regimes[0].sigma, regimes[1].sigma),
-            infeasible_steps=self.num_infeasible(replica),
-        )
+        return Prediction((1.0, 1.0), (0.0, 0.0), num_infeasible)
 
     def _kept(
         self, step: Step, model: CostModel, decodes: DecodeBatch, slack: Times, begin_ns: int

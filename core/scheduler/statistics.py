@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from core.kv_cache.block_pool import BlockPoolStatistics
 from core.kv_cache.host_pool import HostPoolStatistics
+from core.policy.base import Prediction
 from core.request import Request, RequestStatus
 from core.scheduler.replica import Replica, ReplicaState
 from core.scheduler.scheduler import Scheduler
@@ -27,6 +28,7 @@ class ReplicaStatistics:
     draining: bool
     pool: BlockPoolStatistics
     host: HostPoolStatistics
+    prediction: Prediction | None = None  # how well its steps are predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class RequestView:
     queue_deadline_ns: int = 0
 
 
-def replica_statistics(replica: Replica) -> ReplicaStatistics:
+def replica_statistics(replica: Replica, prediction: Prediction | None = None) -> ReplicaStatistics:
     """Take the numbers of one replica; a replica without executor has an empty pool."""
     is_up = replica.state is ReplicaState.UP
     return ReplicaStatistics(
@@ -88,6 +90,7 @@ def replica_statistics(replica: Replica) -> ReplicaStatistics:
         draining=replica.draining,
         pool=replica.kv.pool.statistics() if is_up else BlockPoolStatistics(0, 0, 0, 0, 0),
         host=replica.kv.host.statistics() if is_up else HostPoolStatistics(0, 0),
+        prediction=prediction if is_up else None,
     )
 
 
@@ -104,7 +107,10 @@ def engine_statistics(scheduler: Scheduler) -> EngineStatistics:
         num_unreleased=len(scheduler.requests) - len(waiting) - num_running,
         oldest_arrival_ns=waiting.oldest_arrival_ns(),
         draining=scheduler.draining,
-        replicas=tuple(replica_statistics(replica) for replica in scheduler.replicas),
+        replicas=tuple(
+            replica_statistics(replica, scheduler.policy.prediction(replica.index))
+            for replica in scheduler.replicas
+        ),
     )
 
 

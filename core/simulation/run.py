@@ -14,7 +14,7 @@ import numpy as np
 from core.engine_core import EngineCore
 from core.metering import Buckets, Metering
 from core.policy.base import Policy
-from core.policy.cost_model import StepWork
+from core.policy.cost_model import CostBasis, StepWork
 from core.request import Request
 from core.sampling_params import SamplingParams
 from core.scheduler import events as ev
@@ -48,6 +48,7 @@ class SimulationSettings:
     num_replicas: int = 1
     max_tokens: int = 0  # what clients ask for, if the output is shorter; 0 = exactly the output
     noise: NoiseSettings = NO_NOISE
+    basis: CostBasis | None = None  # what replicas say of their steps; policies learn from there
     overhead_ns: int = 0  # of each step, before the executor begins: scheduler and channels
     as_configured: bool = False  # policies take the limits of a step from `engine`, not their usual
     seed: int = 0
@@ -91,7 +92,10 @@ class Simulation:
         self._sampling = SamplingParams(temperature=0.0)
         self._sample_every_ns = max(1, (self._arrivals[-1] - START_NS) // MAX_SAMPLES)
         self._next_sample_ns = START_NS
-        ups = [ev.ReplicaUp(r, 1, settings.num_blocks) for r in range(settings.num_replicas)]
+        ups = [
+            ev.ReplicaUp(r, 1, settings.num_blocks, settings.basis)
+            for r in range(settings.num_replicas)
+        ]
         self._core.on_events(ups, START_NS)
 
     @property

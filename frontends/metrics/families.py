@@ -182,7 +182,24 @@ REPLICA = (
     Shown(gauge("headrace_replica_epoch", "Epoch of its executor; 0 = none.", "replica"), "epoch"),
     Shown(gauge("headrace_replica_requests_running", "Running.", "replica"), "num_running"),
     Shown(gauge("headrace_replica_draining", "1 while it drains.", "replica"), "draining"),
+    Shown(
+        counter(
+            "headrace_replica_infeasible_steps_total",
+            "Steps whose decodes alone broke a promised gap.",
+            "replica",
+        ),
+        "infeasible_steps",
+    ),
 )
+REPLICA_COST_FACTOR = gauge(
+    "headrace_replica_cost_factor",
+    "Steps, by what was measured at the start; 0 = nothing is predicted.",
+    "replica", "regime",
+)  # fmt: skip
+REPLICA_COST_SIGMA = gauge(
+    "headrace_replica_cost_sigma", "Relative scatter of steps around their prediction.",
+    "replica", "regime",
+)  # fmt: skip
 REPLICA_BLOCKS = gauge("headrace_kv_blocks", "KV blocks by state.", "replica", "state")
 REPLICA_STEP_AGE = gauge(
     "headrace_replica_last_step_age_seconds", "Time since its last result.", "replica"

@@ -18,6 +18,7 @@ from core.request import FINISH_REASONS, FinishReason, RequestStatus
 from frontends.boards import Boards, Page, text_of
 from frontends.metrics import families
 from frontends.metrics.exposition import Exposition, Labels
+from ipc.pages import STEP_REGIMES
 
 REASON_CODES = tuple((reason.value, reason.code) for reason in RejectionReason if reason.value)
 
@@ -111,6 +112,16 @@ def add_replicas(out: Exposition, boards: Boards, scheduler: np.void) -> None:
         for state, count in block_counts(row).items()
     ]
     out.add(families.REPLICA_BLOCKS, blocks)
+    for family, field in (
+        (families.REPLICA_COST_FACTOR, "cost_factors"),
+        (families.REPLICA_COST_SIGMA, "cost_sigmas"),
+    ):
+        by_regime = [
+            ((*labels, ("regime", regime)), float(value))
+            for labels, row in replicas
+            for regime, value in zip(STEP_REGIMES, row[field], strict=True)
+        ]
+        out.add(family, by_regime)
     for family, field in (
         (families.REPLICA_STEP_AGE, "last_step_ns"),
         (families.REPLICA_PLAN_AGE, "plan_sent_ns"),

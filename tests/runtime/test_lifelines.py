@@ -1,11 +1,10 @@
 """Deaths and arrivals of peers as the scheduler is told of them."""
 
-from collections.abc import Callable
-
-import numpy as np
-
+from core.executor.protocol import ExecutorInfo
 from core.peers import BoardPeers, Peer
-from core.runtime.scheduler.lifelines import Lifelines, pool_sizes
+from core.policy.cost_model import CostBasis
+from core.runtime.executor.loop import show_info
+from core.runtime.scheduler.lifelines import CameUp, Lifelines, arrivals
 from core.scheduler.events import ReplicaDown, ReplicaGone, ReplicaUp, TokenizerDown
 from core.supervision.states import ProcessState
 from ipc.board import BoardReader, BoardWriter, board_layout
@@ -29,9 +28,9 @@ class Roll:
         return self.peers.get(child_id, Peer())
 
 
-def always(size: int) -> Callable[[int, int], int]:
-    """Return a pool size that is known at once."""
-    return lambda replica, epoch: size
+def always(size: int) -> CameUp:
+    """Return a pool size that is known at once, 0 = it is not."""
+    return lambda replica, epoch: ReplicaUp(replica, epoch, size) if size else None
 
 
 def test_an_executor_comes_up_once_it_serves() -> None:
@@ -117,11 +116,23 @@ def test_the_board_tells_living_and_serving_instances_apart() -> None:
     assert peers.peer("nobody") == Peer()
 
 
-def test_the_pool_of_a_predecessor_does_not_count() -> None:
-    """The size is believed only under the epoch that published it."""
+def test_what_a_predecessor_published_does_not_count() -> None:
+    """Pool and costs are believed only under the epoch that published them."""
     segment = anonymous_segment(board_layout(EXECUTOR_PAGE))
     writer = BoardWriter(segment, EXECUTOR_PAGE, epoch=3)
-    writer.page["num_kv_blocks"] = np.int64(77)
-    writer.publish(1)
-    num_blocks = pool_sizes([BoardReader(segment, EXECUTOR_PAGE)])
-    assert (num_blocks(0, 3), num_blocks(0, 4)) == (77, 0)
+    show_info(make_info(num_kv_blocks=77, basis=CostBasis(5.0, 4.0, 3.0, 2.0, 1.0)), "m", writer, 1)
+    came_up = arrivals([BoardReader(segment, EXECUTOR_PAGE)])
+    assert came_up(0, 3) == ReplicaUp(0, 3, 77, CostBasis(5.0, 4.0, 3.0, 2.0, 1.0))
+    assert came_up(0, 4) is None
+
+
+def test_an_executor_that_measured_nothing_comes_up_without_costs() -> None:
+    """Zeros on the page are no prices."""
+    segment = anonymous_segment(board_layout(EXECUTOR_PAGE))
+    show_info(make_info(77, None), "m", BoardWriter(segment, EXECUTOR_PAGE, epoch=3), 1)
+    assert arrivals([BoardReader(segment, EXECUTOR_PAGE)])(0, 3) == ReplicaUp(0, 3, 77, None)
+
+
+def make_info(num_kv_blocks: int, basis: CostBasis | None) -> ExecutorInfo:
+    """Return what a loaded executor says of itself."""
+    return ExecutorInfo(num_kv_blocks, 32, 512, 100, 0, 0, "cpp", "cpu", 1, basis=basis)

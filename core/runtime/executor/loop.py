@@ -96,6 +96,8 @@ def show_info(info: ExecutorInfo, model: str, writer: BoardWriter, now_ns: int) 
     page = writer.page
     for name in ("weights_bytes", "kv_bytes", "num_kv_blocks", "threads"):
         page[name] = getattr(info, name)
+    if info.basis is not None:
+        page["cost_basis"] = info.basis
     page["kernel_path"] = info.kernel_path.encode()[:32]
     page["device_name"] = info.device_name.encode()[:64]
     page["model"] = model.encode()[:128]

@@ -8,8 +8,11 @@ a tokenizer from before its process exists, because its arena starts empty at on
 from collections.abc import Callable, Iterator, Sequence
 
 from core.peers import PeerTable
+from core.policy.cost_model import CostBasis
 from core.scheduler.events import Event, ReplicaDown, ReplicaGone, ReplicaUp, TokenizerDown
 from ipc.board import BoardReader
+
+CameUp = Callable[[int, int], ReplicaUp | None]
 
 
 class Lifelines:
@@ -20,10 +23,11 @@ class Lifelines:
         self.tokenizer_epochs = [0] * num_tokenizers
         self._gone = [False] * num_replicas
 
-    def events(self, peers: PeerTable, num_blocks: Callable[[int, int], int]) -> Iterator[Event]:
+    def events(self, peers: PeerTable, came_up: CameUp) -> Iterator[Event]:
         """Yield what changed since the last call.
 
-        `num_blocks(replica, epoch)` is the size of that instance's pool, 0 = it has not said yet.
+        `came_up(replica, epoch)` is the arrival of that instance, None = it has not said yet what
+        it is.
         """
         for tokenizer, known in enumerate(self.tokenizer_epochs):
             epoch = peers.peer(f"tokenizer.{tokenizer}").living_epoch
@@ -33,11 +37,9 @@ class Lifelines:
             if known:
                 yield TokenizerDown(tokenizer)
         for replica in range(len(self.executor_epochs)):
-            yield from self._executor_events(replica, peers, num_blocks)
+            yield from self._executor_events(replica, peers, came_up)
 
-    def _executor_events(
-        self, replica: int, peers: PeerTable, num_blocks: Callable[[int, int], int]
-    ) -> Iterator[Event]:
+    def _executor_events(self, replica: int, peers: PeerTable, came_up: CameUp) -> Iterator[Event]:
         peer, known = peers.peer(f"executor.{replica}.0"), self.executor_epochs[replica]
         if peer.is_given_up:
             if not self._gone[replica]:
@@ -49,17 +51,21 @@ class Lifelines:
         if known:
             self.executor_epochs[replica] = 0
             yield ReplicaDown(replica)
-        size = num_blocks(replica, peer.serving_epoch) if peer.serving_epoch else 0
-        if size:
+        event = came_up(replica, peer.serving_epoch) if peer.serving_epoch else None
+        if event is not None:
             self.executor_epochs[replica] = peer.serving_epoch
-            yield ReplicaUp(replica, peer.serving_epoch, size)
+            yield event
 
 
-def pool_sizes(pages: Sequence[BoardReader]) -> Callable[[int, int], int]:
-    """Return the function that reads pool sizes from the executors' pages."""
+def arrivals(pages: Sequence[BoardReader]) -> CameUp:
+    """Return the function that reads from the executors' pages what has come up."""
 
-    def num_blocks(replica: int, epoch: int) -> int:
+    def came_up(replica: int, epoch: int) -> ReplicaUp | None:
         snapshot = pages[replica].read()
-        return int(snapshot.page["num_kv_blocks"]) if snapshot.epoch == epoch else 0
+        num_blocks = int(snapshot.page["num_kv_blocks"])
+        if snapshot.epoch != epoch or not num_blocks:
+            return None
+        basis = CostBasis(*snapshot.page["cost_basis"].tolist())
+        return ReplicaUp(replica, epoch, num_blocks, basis if basis.is_usable else None)
 
-    return num_blocks
+    return came_up

@@ -26,7 +26,7 @@ from core.runtime.scheduler.calls import answer
 from core.runtime.scheduler.channels import (
     SchedulerChannels,
 )
-from core.runtime.scheduler.lifelines import Lifelines, pool_sizes
+from core.runtime.scheduler.lifelines import Lifelines, arrivals
 from core.runtime.scheduler.outbox import Outbox, refusal
 from core.runtime.scheduler.page import fill_page
 from core.runtime.scheduler.submissions import SubmitError, request_of
@@ -125,10 +125,9 @@ class SchedulerLoop:
             log.error("results of replica %d: %s; its requests are recomputed", replica, error)
             self.ring_errors += 1
             epoch = self.lifelines.executor_epochs[replica]
-            size = pool_sizes(channels.executor_pages)(replica, epoch) if epoch else 0
-            if size:
-                down, up = ev.ReplicaDown(replica), ev.ReplicaUp(replica, epoch, size)
-                self.core.on_events([down, up], now_ns)
+            up = arrivals(channels.executor_pages)(replica, epoch) if epoch else None
+            if up is not None:
+                self.core.on_events([ev.ReplicaDown(replica), up], now_ns)
             return None
 
     def _take_events(self, channels: SchedulerChannels, now_ns: int) -> bool:
@@ -165,7 +164,7 @@ class SchedulerLoop:
         self._looked_ns = now_ns
         channels.peers.look()
         known_tokenizers = list(self.lifelines.tokenizer_epochs)
-        events = list(self.lifelines.events(channels.peers, pool_sizes(channels.executor_pages)))
+        events = list(self.lifelines.events(channels.peers, arrivals(channels.executor_pages)))
         if self.lifelines.tokenizer_epochs != known_tokenizers:
             self._published_ns = now_ns - PUBLISH_IDLE_NS  # a tokenizer waits for the page
         for event in events:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from core.engine_core import EngineCore
 from core.metering import Buckets, Histogram, Metering
+from core.policy.base import Prediction
 from core.scheduler.replica import ReplicaState
 from core.scheduler.statistics import EngineStatistics, TenantStatistics
 from ipc.pages import (
@@ -91,6 +92,16 @@ def _fill_replicas(page: Page, statistics: EngineStatistics) -> None:
         row["num_held_blocks"] = pool.num_held
         row["num_evictable_blocks"] = pool.num_evictable
         row["num_fenced_blocks"] = pool.num_fenced
+        _fill_prediction(row, replica.prediction)
+
+
+def _fill_prediction(row: np.void, prediction: Prediction | None) -> None:
+    if prediction is None:
+        row["cost_factors"] = row["cost_sigmas"] = 0.0
+        return
+    row["cost_factors"] = prediction.factors
+    row["cost_sigmas"] = prediction.sigmas
+    row["infeasible_steps"] = prediction.infeasible_steps
 
 
 def _fill_tenants(page: Page, metering: Metering) -> None:

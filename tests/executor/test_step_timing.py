@@ -1,0 +1,89 @@
+"""The costs of steps are measured once on a machine and found again."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from core.executor.step_timing import SHAPES, StepTimer, known_or_measured
+from core.kernels.choice import TorchChoice
+from core.kernels.selection import Kernels
+from core.models.llama import LlamaModel, load_weights
+from core.models.llama_config import read_model_config
+from core.policy.calibration import MeasuredStep, fit_basis
+from core.policy.cost_model import CostBasis, StepWork
+from tests.support.plan_driver import ManualClock
+from tests.support.tiny_model import write_tiny_model
+
+MEASURED = [
+    MeasuredStep(StepWork(num_decodes=n, decode_context=n), 1000 + 10 * n) for n in range(1, 5)
+]
+
+
+class TickingClock(ManualClock):
+    """A clock on which a microsecond passes whenever it is read."""
+
+    def now_ns(self) -> int:
+        """Return a later time than before."""
+        self.ns += 1000
+        return self.ns
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> LlamaModel:
+    """A tiny model with plain kernels."""
+    directory = write_tiny_model(tmp_path_factory.mktemp("model"))
+    config, kernels = read_model_config(directory), Kernels(None, torch.float32)
+    weights = load_weights(directory, config, kernels)
+    return LlamaModel(config, weights, kernels, block_size=16, num_positions=256)
+
+
+def test_every_shape_that_fits_is_run(model: LlamaModel) -> None:
+    """Longer contexts than the model has are left out; the shortest of the runs counts."""
+    with torch.inference_mode():
+        steps = StepTimer(model, TorchChoice(), torch.float32, TickingClock()).measure()
+    fitting = [shape for shape in SHAPES if shape.context + shape.num_tokens <= 256]
+    assert 0 < len(fitting) < len(SHAPES)
+    assert [step.work for step in steps] == [shape.work for shape in fitting]
+    assert {step.duration_ns for step in steps} == {1000}
+
+
+def test_shapes_count_as_a_policy_counts_them() -> None:
+    """Decodes by number and context, chunks by tokens and pairs."""
+    by_tokens = {(s.num_sequences, s.num_tokens, s.context): s.work for s in SHAPES}
+    assert by_tokens[8, 1, 1024] == StepWork(num_decodes=8, decode_context=8 * 1024, num_outputs=8)
+    assert by_tokens[1, 64, 1024] == StepWork().with_prefill(64, 1024, ends=True)
+
+
+def test_a_second_start_measures_nothing(tmp_path: Path) -> None:
+    """The same machine and model find what was kept."""
+    first = known_or_measured(tmp_path / "new", ["cpu", 2], lambda: MEASURED)
+    assert first == fit_basis(MEASURED)
+    assert known_or_measured(tmp_path / "new", ["cpu", 2], list) == first
+
+
+def test_another_machine_or_model_measures_anew(tmp_path: Path) -> None:
+    """Each has a file of its own."""
+    known_or_measured(tmp_path, ["cpu", 2], lambda: MEASURED)
+    twice = [MeasuredStep(work, 2 * duration_ns) for work, duration_ns in MEASURED]
+    other = known_or_measured(tmp_path, ["cpu", 4], lambda: twice)
+    assert other == fit_basis(twice)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("text", ["", "[1, 2", "{}", "[1, 2, 3, 4, 5, 6]", "[0, 0, 0, 0, 0]"])
+def test_a_damaged_file_is_measured_again(tmp_path: Path, text: str) -> None:
+    """And replaced."""
+    known_or_measured(tmp_path, [], lambda: MEASURED)
+    (kept,) = tmp_path.iterdir()
+    kept.write_text(text)
+    assert known_or_measured(tmp_path, [], lambda: MEASURED) == fit_basis(MEASURED)
+    assert kept.read_text() != text
+
+
+def test_a_place_that_cannot_be_written_costs_only_the_next_start(tmp_path: Path) -> None:
+    """The basis is used all the same."""
+    blocked = tmp_path / "file"
+    blocked.write_text("not a directory")
+    basis = known_or_measured(blocked, [], lambda: MEASURED)
+    assert isinstance(basis, CostBasis)
