@@ -265,19 +265,21 @@ class EngineCore:
 
 def configured_policy(settings: EngineSettings) -> Policy:
     """Return a new policy of the name in `settings`."""
-    return make_policy(
-        settings.policy,
-        PolicySettings(
-            max_num_partial_prefills=settings.max_num_partial_prefills,
-            kv_headroom_fraction=settings.kv_headroom_fraction,
-            max_num_seqs=settings.max_num_seqs,
-            max_num_batched_tokens=settings.max_num_batched_tokens,
-            max_model_len=settings.max_model_len,
-            max_preemptions=settings.max_preemptions,
-            block_size=settings.block_size,
-            tuning=settings.tuning,
-            limits=settings.limits,
-        ),
+    return make_policy(settings.policy, policy_settings(settings))
+
+
+def policy_settings(settings: EngineSettings) -> PolicySettings:
+    """Return what a policy is told of `settings`."""
+    return PolicySettings(
+        max_num_partial_prefills=settings.max_num_partial_prefills,
+        kv_headroom_fraction=settings.kv_headroom_fraction,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_model_len=settings.max_model_len,
+        max_preemptions=settings.max_preemptions,
+        block_size=settings.block_size,
+        tuning=settings.tuning,
+        limits=settings.limits,
     )
 
 
