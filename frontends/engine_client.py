@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self, TypeAlias
 
 from core.clock import NS_PER_S, Clock
-from core.errors import Rejection, RejectionReason
+from core.errors import RETRY_AFTER_MS, Rejection, RejectionReason
 from core.messages.http import (
     Chunk,
     Chunks,
@@ -39,7 +39,6 @@ QUEUE_CAPACITY_PER_CHOICE = 64
 RECEIVE_LIMIT = 64
 OVERDUE_GRACE_NS = 10 * NS_PER_S
 CALL_TIMEOUT_NS = 60 * NS_PER_S
-RETRY_AFTER_MS = 1000
 RESEND_S = 0.01
 
 

@@ -16,6 +16,8 @@ MAX_PAGE_CHILDREN = 48
 NUM_PAGE_CLASSES = 4
 NO_BUDGET = -1
 MAX_REJECTION_REASONS = 32
+NUM_PREEMPTION_KINDS = 3
+NUM_PREEMPTION_CAUSES = 4
 
 # Upper bounds of histogram buckets, seconds: vLLM's, so that stock dashboards work; then +Inf.
 TTFT_BUCKETS_S = (
@@ -75,6 +77,8 @@ REPLICA = np.dtype(
         ("num_held_blocks", np.int32),
         ("num_evictable_blocks", np.int32),
         ("num_fenced_blocks", np.int32),
+        ("num_host_blocks", np.int32),
+        ("num_held_host_blocks", np.int32),
         ("draining", np.int32),
         # By STEP_REGIMES: by which factor steps differ from what was measured at the start (0 =
         # nothing is predicted), and how much they scatter around that.
@@ -92,6 +96,7 @@ TENANT = np.dtype(
         ("oldest_wait_ns", np.int64),
         ("num_running", np.int64),
         ("num_preempted", np.int64),
+        ("num_swapped", np.int64),
         ("held_blocks", np.int64),
         ("requests", np.uint64),
         ("prompt_tokens", np.uint64),
@@ -107,6 +112,7 @@ TENANT = np.dtype(
         ("service", np.int64),  # charged so far, in the policy's unit
         ("virtual_lead", np.float64),  # most service ahead of the least served of a class, weighted
         ("budget_tokens", np.int64),  # left of its token-rate budget; NO_BUDGET = it has none
+        ("budget_tat_ns", np.int64),  # when that is full again; 0 = it has none
         ("kv_quota_blocks", np.int64),
     ]
 )
@@ -144,6 +150,11 @@ SCHEDULER_PAGE = np.dtype(
         ("prefix_queries_tokens", np.uint64),
         ("prefix_hits_tokens", np.uint64),
         ("preemptions", np.uint64),
+        # By core.metering.PreemptionKind and PreemptionCause.
+        ("preemptions_by", np.uint64, (NUM_PREEMPTION_KINDS, NUM_PREEMPTION_CAUSES)),
+        ("swapped_out_tokens", np.uint64),
+        ("swapped_in_tokens", np.uint64),
+        ("recomputed_after_swap_tokens", np.uint64),  # the shared prefix was gone
         ("recomputed_tokens", np.uint64),
         ("finished", np.uint64, (10,)),  # by RequestStatus
         ("rejections", np.uint64, (MAX_REJECTION_REASONS,)),  # by RejectionReason
@@ -177,6 +188,8 @@ EXECUTOR_PAGE = np.dtype(
         ("weights_bytes", np.uint64),
         ("kv_bytes", np.uint64),
         ("num_kv_blocks", np.int64),
+        ("num_host_blocks", np.int64),  # host memory for the KV blocks of swapped requests
+        ("block_bytes", np.int64),
         # Measured at the start, ns: a step, a token, a pair, a decode's context token, a decode.
         ("cost_basis", np.float64, (5,)),
         ("threads", np.int32),
@@ -189,6 +202,7 @@ EXECUTOR_PAGE = np.dtype(
 TOKENIZER_PAGE = np.dtype(
     [
         ("num_operations", np.int64),
+        ("longest_token_bytes", np.int64),  # text of n bytes has at least n / this many tokens
         ("arena_used_chunks", np.int64),
         ("arena_chunks", np.int64),
         ("encoded_tokens", np.uint64),

@@ -7,7 +7,7 @@ themselves, only their numbers. The first limit that is broken is the answer.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from core.errors import Rejection, RejectionReason
+from core.errors import RETRY_AFTER_MS, Rejection, RejectionReason
 from core.request import Request
 
 
@@ -51,7 +51,7 @@ def kv_never_fits(needed_blocks: int, max_pool_blocks: int) -> Rejection:
 
 def no_replica() -> Rejection:
     """Return the refusal when no executor is left."""
-    return Rejection(RejectionReason.NO_REPLICA, 1000, "engine.replicas", 0, 1)
+    return Rejection(RejectionReason.NO_REPLICA, RETRY_AFTER_MS, "engine.replicas", 0, 1)
 
 
 def _either(first: Iterator[Rejection], second: Iterator[Rejection]) -> Iterator[Rejection]:
@@ -81,7 +81,7 @@ def _overload(
     request: Request, limits: AdmissionLimits, state: AdmissionState
 ) -> Iterator[Rejection]:
     if state.draining:
-        yield Rejection(RejectionReason.DRAINING, 1000)
+        yield Rejection(RejectionReason.DRAINING, RETRY_AFTER_MS)
     if state.num_waiting >= limits.max_queued_requests:
         yield Rejection(
             RejectionReason.QUEUE_FULL_REQUESTS,

@@ -117,6 +117,7 @@ class Prediction:
     factors: tuple[float, float]  # by which steps differ from what was measured at the start
     sigmas: tuple[float, float]  # relative scatter that is left
     infeasible_steps: int  # whose decodes alone broke a promised gap
+    basis: CostBasis | None = None  # what was measured at the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,7 @@ class Standing:
     leads: npt.NDArray[np.int64]  # by flow: charge for weight 1 ahead of the least served one
     class_leads: npt.NDArray[np.int64]  # by class, the same
     budget_tokens: Mapping[str, int]  # left to the tenants that have a token-rate budget
+    budget_tats_ns: Mapping[str, int] = field(default_factory=dict)  # when that is full again
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +341,14 @@ class Policy(Protocol):
     def standing(self, now_ns: int) -> Standing | None:
         """Return who was served how much, None if the policy does not count it."""
         return None
+
+    def leftovers(self) -> Mapping[Blocked, int]:
+        """Return how many tokens steps have left unused while somebody waited, by reason."""
+        return {}
+
+    def is_protected(self, request: Request) -> bool:
+        """Tell whether a waiting `request` will get its first token in time, whoever comes."""
+        return False
 
     def check_integrity(self) -> None:
         """Assert that the waiting order is whole."""

@@ -31,6 +31,7 @@ from core.tenancy import NUM_CLASSES, TrafficClass
 CLOSING = frozenset({Blocked.SEQUENCES, Blocked.DRAINING})
 UNLIMITED = 1 << 40
 CLAIMING = frozenset({Blocked.MEMORY, Blocked.HEADROOM})
+OF_CLASS = frozenset({Blocked.CLASS_CAP, Blocked.RESERVE})
 CLASSES = tuple(range(NUM_CLASSES))
 Times = npt.NDArray[np.int64]
 Reasons = npt.NDArray[np.int8]  # `Blocked` of each flow
@@ -209,6 +210,8 @@ class Contenders:
         self._shut.add(request.flow)
         if blocked in CLOSING:
             self._close(CLASSES, blocked)
+        elif blocked in OF_CLASS:
+            self._close((int(request.traffic_class),), blocked)
         elif blocked in CLAIMING and self.claim is None:
             self.claim = request
             can_be_dropped = self._guardrails.can_be_dropped

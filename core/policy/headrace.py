@@ -214,6 +214,7 @@ class HeadracePolicy(Policy):
             leads=self._shares.leads(),
             class_leads=self._shares.class_leads(),
             budget_tokens=self._gates.tokens_left(now_ns),
+            budget_tats_ns=self._gates.tats_ns(),
         )
 
     def leftovers(self) -> Mapping[Blocked, int]:

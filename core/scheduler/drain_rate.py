@@ -6,9 +6,9 @@ Owns: an exponentially decaying average of what leaves the queue. Never knows: t
 from math import ceil, exp
 
 from core.clock import NS_PER_S
+from core.errors import RETRY_AFTER_MS
 
 TIME_CONSTANT_S = 10.0
-DEFAULT_RETRY_MS = 1000
 MIN_RETRY_MS = 100
 MAX_RETRY_MS = 60_000
 
@@ -34,7 +34,7 @@ class DrainRate:
         """Return the time in which about `num_tokens` leave, within sensible bounds, ms."""
         rate = self.tokens_per_s(now_ns)
         if rate < 1.0:
-            return DEFAULT_RETRY_MS
+            return RETRY_AFTER_MS
         return min(MAX_RETRY_MS, max(MIN_RETRY_MS, ceil(1000 * num_tokens / rate)))
 
     def _decayed_at(self, now_ns: int) -> float:

@@ -49,6 +49,7 @@ class TenantStanding:
     service: int
     virtual_lead: float
     budget_tokens: int  # NO_BUDGET = it has none
+    budget_tat_ns: int  # when that is full again (`core.token_rate`); 0 = it has none
     kv_quota_blocks: int
 
 
@@ -98,6 +99,7 @@ class Standings:
     ) -> list[TenantStanding]:
         scheduler, limits = self._scheduler, self._scheduler.limits
         budgets = {} if standing is None else standing.budget_tokens
+        tats_ns = {} if standing is None else standing.budget_tats_ns
         due = self._due()
         service = charged.reshape(-1, NUM_CLASSES).sum(axis=1)
         lead = leads.reshape(-1, NUM_CLASSES).max(axis=1, initial=0)
@@ -111,6 +113,7 @@ class Standings:
                 service=int(service[index]),
                 virtual_lead=float(lead[index]),
                 budget_tokens=budgets.get(name, NO_BUDGET),
+                budget_tat_ns=tats_ns.get(name, 0),
                 kv_quota_blocks=int(limits.tenant(name).kv_quota_fraction * num_blocks),
             )
             for index, name in enumerate(scheduler.metering.tenant_names)

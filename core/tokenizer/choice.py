@@ -18,6 +18,7 @@ from core.errors import Rejection
 from core.messages.http import Chunk, TokenLogprob
 from core.messages.scheduler import Submit
 from core.tokenizer.detokenizer import Detokenizer
+from core.tokenizer.refusals import is_own_deadline
 from core.tokenizer.stop_strings import StopFilter, StopMatch
 
 
@@ -161,5 +162,5 @@ class Choice:
             num_cached_tokens=self.num_cached_tokens,
             num_output_tokens=len(self.delivered),
             rejection=rejection,
-            client_deadline=self.submit.client_deadline,
+            client_deadline=is_own_deadline(self.submit, rejection),
         )

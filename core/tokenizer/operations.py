@@ -26,6 +26,7 @@ from core.tokenizer.refusals import (
     bad_request,
     context_length_exceeded,
     engine_restarted,
+    is_own_deadline,
     refused,
     tokenizer_busy,
 )
@@ -114,7 +115,7 @@ class Operations:
             self.end(live, "abort", rejection=rejection)
             return
         choice.move_to(ChoiceState.ENDED)
-        deadline_is_own = choice.submit.client_deadline
+        deadline_is_own = is_own_deadline(choice.submit, rejection)
         self.fail(operation, refused(operation.request.operation_id, rejection, deadline_is_own))
 
     def fail(self, operation: Operation, failed: Failed) -> None:

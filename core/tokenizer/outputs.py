@@ -139,7 +139,11 @@ class OutputReader:
             )
         choice.flush_text()
         rejection = rejection_of(
-            record.reason, record.retry_after_ms, record.measured, record.threshold
+            choice.submit,
+            record.reason,
+            record.retry_after_ms,
+            record.measured,
+            record.threshold,
         )
         status = RequestStatus(record.status)
         if rejection is not None and status is not RequestStatus.FINISHED_ERROR:

@@ -5,16 +5,22 @@ those for bad requests, and the configuration path behind each reason, which the
 records of the scheduler have no room for.
 """
 
-from core.errors import Rejection, RejectionReason
+from core.clock import NS_PER_MS
+from core.errors import RETRY_AFTER_MS, Rejection, RejectionReason
 from core.messages.http import Failed
-
-RETRY_AFTER_MS = 1000
+from core.messages.scheduler import Submit
 
 KNOBS: dict[RejectionReason, str] = {
     RejectionReason.CONTEXT_LENGTH_EXCEEDED: "engine.max_model_len",
-    RejectionReason.KV_NEVER_FITS: "engine.num_kv_blocks",
+    RejectionReason.KV_NEVER_FITS: "engine.num_kv_blocks, or a KV share of tenant or class",
+    RejectionReason.RATE_NEVER_FITS: "tenants[{tenant}].burst_tokens",
+    RejectionReason.TENANT_FORBIDDEN: "tenants[{tenant}].classes",
     RejectionReason.QUEUE_FULL_REQUESTS: "scheduler.max_queued_requests",
     RejectionReason.QUEUE_FULL_TOKENS: "scheduler.max_queued_tokens",
+    RejectionReason.TENANT_QUEUE_FULL_REQUESTS: "tenants[{tenant}].max_queued_requests",
+    RejectionReason.TENANT_QUEUE_FULL_TOKENS: "tenants[{tenant}].max_queued_tokens",
+    RejectionReason.TENANT_RATE: "tenants[{tenant}].tokens_per_minute",
+    RejectionReason.CLASS_PROMPT_CAP: "classes.{traffic_class}.max_prompt_tokens",
 }
 
 
@@ -59,10 +65,21 @@ def engine_restarted() -> Rejection:
 
 
 def rejection_of(
-    reason: int, retry_after_ms: int, measured: float, threshold: float
+    submit: Submit, reason: int, retry_after_ms: int, measured: float, threshold: float
 ) -> Rejection | None:
     """Return the rejection that an output record carries, or None."""
     if reason == RejectionReason.NONE:
         return None
     known = RejectionReason(reason)
-    return Rejection(known, retry_after_ms, KNOBS.get(known, ""), measured, threshold)
+    knob = KNOBS.get(known, "").format(
+        tenant=submit.tenant, traffic_class=submit.traffic_class.label
+    )
+    return Rejection(known, retry_after_ms, knob, measured, threshold)
+
+
+def is_own_deadline(submit: Submit, rejection: Rejection | None) -> bool:
+    """Tell whether the deadline that passed was one the client had set, not the engine's."""
+    if rejection is None or rejection.reason is not RejectionReason.DEADLINE_EXCEEDED:
+        return False
+    own = (submit.queue_deadline_ns, submit.end_deadline_ns)
+    return rejection.threshold in [(t - submit.arrival_ns) / NS_PER_MS for t in own if t]

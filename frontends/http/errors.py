@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from core.errors import Rejection, RejectionReason
+from core.errors import RETRY_AFTER_MS, Rejection, RejectionReason
 from core.messages.http import Chunk, Failed
 
 INVALID_REQUEST = "invalid_request_error"
@@ -21,7 +21,6 @@ OVERLOADED = "overloaded_error"
 TIMEOUT = "timeout_error"
 SERVER = "server_error"
 
-DEFAULT_RETRY_AFTER_MS = 1000
 MS_PER_S = 1000
 
 Header = tuple[bytes, bytes]
@@ -135,7 +134,7 @@ def permission_denied(message: str, code: str, param: str | None = None) -> ApiE
     return ApiError(403, message, type_=PERMISSION, code=code, param=param)
 
 
-def overloaded(message: str, code: str, retry_after_ms: int = DEFAULT_RETRY_AFTER_MS) -> ApiError:
+def overloaded(message: str, code: str, retry_after_ms: int = RETRY_AFTER_MS) -> ApiError:
     """Return the 503 for a server that cannot take the request now."""
     return ApiError(503, message, type_=OVERLOADED, code=code, retry_after_ms=retry_after_ms)
 
@@ -246,9 +245,7 @@ def from_rejection(
         answer.tell(rejection) + note,
         type_=answer.type,
         code=rejection.reason.code if rejection.reason else None,
-        retry_after_ms=(rejection.retry_after_ms or DEFAULT_RETRY_AFTER_MS)
-        if answer.is_retryable
-        else 0,
+        retry_after_ms=(rejection.retry_after_ms or RETRY_AFTER_MS) if answer.is_retryable else 0,
         should_retry=False if is_deadline else None,
         reason=rejection.reason,
     )
@@ -286,6 +283,6 @@ def from_end(chunk: Chunk) -> ApiError | None:
         f"The request was cancelled by the operator.{note}",
         type_=OVERLOADED,
         code="cancelled",
-        retry_after_ms=DEFAULT_RETRY_AFTER_MS,
+        retry_after_ms=RETRY_AFTER_MS,
         should_retry=False,
     )

@@ -3,11 +3,12 @@
 import numpy as np
 
 from core.config import EngineConfig, PolicyConfig, SchedulerConfig
+from core.errors import RETRY_AFTER_MS
 from core.policy.limits import Limits
 from core.request import RequestStatus
 from core.sampling_params import SamplingParams
 from core.scheduler.deadlines import MIN_SWEEP_SIZE, DeadlineHeap, DeadlineKind
-from core.scheduler.drain_rate import DEFAULT_RETRY_MS, MAX_RETRY_MS, MIN_RETRY_MS, DrainRate
+from core.scheduler.drain_rate import MAX_RETRY_MS, MIN_RETRY_MS, DrainRate
 from core.scheduler.outputs import NOBODY, Outputs
 from core.scheduler.plan import LOGPROB, OUTPUT, OutputKind, row_dtype
 from core.scheduler.rows import RowWriter
@@ -65,9 +66,9 @@ def test_the_time_to_retry_follows_the_drain_rate() -> None:
 def test_an_engine_that_has_not_drained_anything_names_a_default() -> None:
     """Without a known rate, also long after the last departure, the default is named."""
     rate = DrainRate()
-    assert rate.retry_after_ms(1000, NS_PER_S) == DEFAULT_RETRY_MS
+    assert rate.retry_after_ms(1000, NS_PER_S) == RETRY_AFTER_MS
     rate.observe(100, NS_PER_S)
-    assert rate.retry_after_ms(1000, 1000 * NS_PER_S) == DEFAULT_RETRY_MS
+    assert rate.retry_after_ms(1000, 1000 * NS_PER_S) == RETRY_AFTER_MS
 
 
 def test_outputs_keep_the_order_of_single_records_and_arrays() -> None:

@@ -26,17 +26,20 @@ Page = npt.NDArray[np.void]
 BUCKETS = Buckets(LATENCY_BUCKETS_S, STEP_BUCKETS_S, RECLAIM_BUCKETS_S)
 COUNTERS = (
     "steps", "prompt_tokens", "cached_tokens", "generated_tokens", "prefix_queries_tokens",
-    "prefix_hits_tokens", "preemptions", "recomputed_tokens", "cancel_reclaim_steps_max",
-    "last_reclaim_ns",
+    "prefix_hits_tokens", "preemptions", "preemptions_by", "swapped_out_tokens",
+    "swapped_in_tokens", "recomputed_after_swap_tokens", "recomputed_tokens",
+    "cancel_reclaim_steps_max", "last_reclaim_ns",
 )  # fmt: skip
-GAUGES = ("num_waiting", "waiting_tokens", "num_preempted", "num_running", "draining")
+GAUGES = (
+    "num_waiting", "waiting_tokens", "num_preempted", "num_swapped", "num_running", "draining",
+)  # fmt: skip
 HISTOGRAMS = (
     "queue_time", "prefill_time", "decode_time", "e2e_time", "step_time", "schedule_time",
     "cancel_reclaim",
 )  # fmt: skip
 TENANT_FIELDS = (
-    "num_waiting", "waiting_tokens", "num_running", "num_preempted", "requests", "prompt_tokens",
-    "cached_tokens", "generated_tokens", "preemptions", "recomputed_tokens",
+    "num_waiting", "waiting_tokens", "num_running", "num_preempted", "num_swapped", "requests",
+    "prompt_tokens", "cached_tokens", "generated_tokens", "preemptions", "recomputed_tokens",
 )  # fmt: skip
 CLASS_FIELDS = (
     "num_waiting", "num_running", "held_blocks", "paused", "weight", "reserved_blocks",
@@ -44,7 +47,7 @@ CLASS_FIELDS = (
 )  # fmt: skip
 STANDING_FIELDS = (
     "paused", "weight", "share_due", "share_used", "service", "virtual_lead", "budget_tokens",
-    "kv_quota_blocks",
+    "budget_tat_ns", "kv_quota_blocks",
 )  # fmt: skip
 
 
@@ -92,6 +95,8 @@ def _fill_replicas(page: Page, statistics: EngineStatistics) -> None:
         row["num_held_blocks"] = pool.num_held
         row["num_evictable_blocks"] = pool.num_evictable
         row["num_fenced_blocks"] = pool.num_fenced
+        row["num_host_blocks"] = replica.host.num_blocks
+        row["num_held_host_blocks"] = replica.host.num_held
         _fill_prediction(row, replica.prediction)
 
 

@@ -183,6 +183,7 @@ class TokenizerLoop:
     def _publish(self, channels: TokenizerChannels) -> None:
         page, operations, arena = channels.page.page, self._operations, self._arena.statistics()
         page["num_operations"] = len(operations)
+        page["longest_token_bytes"] = operations.encoder.vocabulary.longest_token_bytes
         page["arena_used_chunks"] = arena.num_used_chunks
         page["arena_chunks"] = arena.num_chunks
         page["encoded_tokens"] = operations.num_encoded_tokens
