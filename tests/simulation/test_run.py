@@ -115,7 +115,7 @@ def test_nobody_and_no_token_is_lost(policy: str, num_blocks: int) -> None:
     assert tokens[~served].sum() == 0
     needed = (workload.prompt_tokens + workload.output_tokens - 1)[served].sum()
     assert history.computed_tokens == needed + history.recomputed_tokens
-    if policy != "gap-edf":
+    if policy not in ("gap-edf", "headrace"):  # these refuse what would be late
         assert served.all()
 
 

@@ -1,0 +1,196 @@
+"""What becomes of the queue if nobody else comes: the order of service played ahead of time.
+
+Owns: the play. Never knows: steps, memory, what is done with the result. Prompts are served one
+after the other at one rate, in the order that shares and start times give: of the classes within
+their window, of their tenants within theirs, the head that must start first. One that would not be
+done in time even at a somewhat higher rate is left out and takes no time, because that is what
+will happen to it. More arrivals, or a lower rate, only make things worse for those that are late
+here, so a verdict hardly ever turns out false.
+
+It is played in pieces of a few prompts, so that nothing waits for it.
+"""
+
+import heapq
+from dataclasses import dataclass, field
+
+from core.clock import NS_PER_S
+from core.request import Request
+from core.tenancy import NUM_CLASSES
+
+OPTIMISM = 1.1  # the rate may turn out higher by this factor
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A waiting request as the play sees it."""
+
+    request: Request
+    num_tokens: int  # to compute
+    start_by_ns: int
+    deadline_ns: int  # of the first token; 0 = none
+    may_be_shed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A request that will not make it."""
+
+    request: Request
+    predicted_ns: int  # when its first token would come
+
+
+@dataclass(slots=True)
+class FlowQueue:
+    """The first requests of a flow, and where it stands."""
+
+    flow: int
+    weight: float
+    queue: list[Queued]
+    lead_tokens: float = 0.0  # service ahead of the least served tenant of its class
+    num_played: int = 0
+
+    @property
+    def head(self) -> Queued:
+        """The first that was not played."""
+        return self.queue[self.num_played]
+
+    @property
+    def has_more(self) -> bool:
+        """Whether not all were played."""
+        return self.num_played < len(self.queue)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaySettings:
+    """Rates and windows at the beginning of the play."""
+
+    now_ns: int
+    tokens_per_s: float
+    tokens_ahead: int  # of prompts under way
+    class_weights: tuple[float, ...]
+    class_leads: tuple[float, ...]  # service ahead of the least served class, tokens
+    class_window_tokens: float
+    tenant_window_tokens: float
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """What the play has shown."""
+
+    late: list[Late] = field(default_factory=list)
+    shares: dict[int, list[float]] = field(default_factory=dict)
+    """By class: predicted times to the first token, as shares of the promise."""
+
+
+class _ClassPlay:
+    """The flows of one class: those within the window by latest start, the others by lead.
+
+    Leads only grow, and so does the least of them; a heap's stale entry is put right when it comes
+    to the top.
+    """
+
+    def __init__(self, flows: list[FlowQueue], window: float) -> None:
+        self._window = window
+        self.flows = flows
+        self._least = [(each.lead_tokens, index) for index, each in enumerate(flows)]
+        self._within: list[tuple[int, int]] = []
+        self._ahead = list(self._least)
+        heapq.heapify(self._least)
+        heapq.heapify(self._ahead)
+
+    def first_start_ns(self) -> int | None:
+        """Return the latest start of the flow that is next; None = nobody waits."""
+        if (floor := self._floor()) is None:
+            return None
+        while self._ahead and self._ahead[0][0] <= floor + self._window:
+            _, index = heapq.heappop(self._ahead)
+            heapq.heappush(self._within, (self.flows[index].head.start_by_ns, index))
+        return self._within[0][0]
+
+    def take(self) -> int:
+        """Take out the flow that is next, and return its index; `put_back` follows."""
+        return heapq.heappop(self._within)[1]
+
+    def put_back(self, index: int) -> None:
+        """Let the rest of a flow wait for its next turn."""
+        flow = self.flows[index]
+        if flow.has_more:
+            heapq.heappush(self._ahead, (flow.lead_tokens, index))
+
+    def _floor(self) -> float | None:
+        while self._least:
+            lead, index = self._least[0]
+            flow = self.flows[index]
+            if not flow.has_more:
+                heapq.heappop(self._least)
+            elif flow.lead_tokens > lead:
+                heapq.heapreplace(self._least, (flow.lead_tokens, index))
+            else:
+                return lead
+        return None
+
+
+class FluidReplay:
+    """One play."""
+
+    def __init__(self, settings: ReplaySettings, flows: list[FlowQueue]) -> None:
+        """Begin; each of `flows` has somebody waiting."""
+        self.verdicts = Verdicts()
+        self._settings = settings
+        self._elapsed_ns = self._time_ns(settings.tokens_ahead)
+        self._leads = list(settings.class_leads)
+        by_class: list[list[FlowQueue]] = [[] for _ in range(NUM_CLASSES)]
+        for flow in flows:
+            by_class[flow.flow % NUM_CLASSES].append(flow)
+        self._classes = [_ClassPlay(each, settings.tenant_window_tokens) for each in by_class]
+
+    def advance(self, num_requests: int) -> bool:
+        """Play up to `num_requests` more; True = the end is reached."""
+        for _ in range(num_requests):
+            traffic_class = self._next_class()
+            if traffic_class is None:
+                return True
+            self._play(traffic_class)
+        return False
+
+    def _next_class(self) -> int | None:
+        """Return the class that is served next."""
+        starts = [each.first_start_ns() for each in self._classes]
+        waiting = [(c, start) for c, start in enumerate(starts) if start is not None]
+        if not waiting:
+            return None
+        limit = min(self._leads[c] for c, _ in waiting) + self._settings.class_window_tokens
+        return min((start, c) for c, start in waiting if self._leads[c] <= limit)[1]
+
+    def _play(self, traffic_class: int) -> None:
+        """Serve the head of the flow that is next, or leave it out."""
+        play = self._classes[traffic_class]
+        index = play.take()
+        flow = play.flows[index]
+        queued = flow.head
+        flow.num_played += 1
+        elapsed_ns = self._elapsed_ns + self._time_ns(queued.num_tokens)
+        self._note_share(queued, traffic_class, elapsed_ns)
+        if queued.may_be_shed and self._is_late(queued, elapsed_ns):
+            predicted_ns = self._settings.now_ns + elapsed_ns
+            self.verdicts.late.append(Late(queued.request, predicted_ns))
+        else:
+            self._elapsed_ns = elapsed_ns
+            flow.lead_tokens += queued.num_tokens / flow.weight
+            weight = self._settings.class_weights[traffic_class]
+            self._leads[traffic_class] += queued.num_tokens / weight
+        play.put_back(index)
+
+    def _is_late(self, queued: Queued, elapsed_ns: int) -> bool:
+        at_best_ns = self._settings.now_ns + int(elapsed_ns / OPTIMISM)
+        return 0 < queued.deadline_ns < at_best_ns
+
+    def _note_share(self, queued: Queued, traffic_class: int, elapsed_ns: int) -> None:
+        if queued.deadline_ns:
+            arrival_ns = queued.request.arrival_ns
+            promised_ns = max(1, queued.deadline_ns - arrival_ns)
+            share = (self._settings.now_ns + elapsed_ns - arrival_ns) / promised_ns
+            self.verdicts.shares.setdefault(traffic_class, []).append(share)
+
+    def _time_ns(self, num_tokens: int) -> int:
+        return int(num_tokens / self._settings.tokens_per_s * NS_PER_S)

@@ -1,0 +1,111 @@
+"""Who will not miss the promised first token, whoever comes after.
+
+Owns: the demand test at a request's arrival, and who has passed it. Never knows: how it is served.
+
+    protected iff  Σ work due until D  ≤  R · (D − now − d)      for its deadline D, and for later
+                                                                 ones of its class that it delays
+
+R is a rate that the replicas seldom fall below, less the shares of the classes with shorter
+promises, whose requests still to come are due earlier; d is a long step, and the time by which
+those classes may be ahead of their shares. Earliest deadline first meets every deadline if any
+order does (Dertouzos 1974), but it only rules inside the windows: a flow that its own queue would
+take out of its window is protected only within the rate of its share.
+"""
+
+from core.clock import NS_PER_MS, NS_PER_S
+from core.policy.deadlines import Demand
+from core.policy.flows import Flows
+from core.policy.prefill_rate import PrefillRate
+from core.policy.shares import Shares
+from core.request import Request
+from core.tenancy import NUM_CLASSES, TrafficClass
+
+LONGEST_STEP_NS = 500 * NS_PER_MS
+RATE_SHARE = 0.85  # of the cautious rate: decodes beside prompts become more
+MAX_LATER = 64  # deadlines looked at; with more of them nobody is protected
+UNKNOWN_NS = 1 << 62
+
+
+class Protection:
+    """The protected among those that wait."""
+
+    def __init__(self, flows: Flows, shares: Shares, rate: PrefillRate) -> None:
+        """Start with nobody waiting."""
+        self.protected: set[Request] = set()
+        self._flows = flows
+        self._shares = shares
+        self._rate = rate
+        self._demands = [Demand() for _ in TrafficClass]
+        self._flow_tokens: dict[int, int] = {}  # of all that wait with a deadline
+        self._promise_ns = [UNKNOWN_NS] * NUM_CLASSES  # the last seen of each class
+
+    def add(self, request: Request, now_ns: int, tokens_ahead: int) -> None:
+        """Take in a waiting request with a deadline; `tokens_ahead` are of prompts under way."""
+        traffic_class, flow = request.traffic_class, request.flow
+        self._promise_ns[traffic_class] = request.ttft_deadline_ns - request.arrival_ns
+        self._demands[traffic_class].add(request.ttft_deadline_ns, request.num_tokens)
+        self._flow_tokens[flow] = self._flow_tokens.get(flow, 0) + request.num_tokens
+        if self._holds(request, now_ns, tokens_ahead):
+            self.protected.add(request)
+
+    def remove(self, request: Request) -> None:
+        """Forget it."""
+        self.protected.discard(request)
+        self._demands[request.traffic_class].remove(request.ttft_deadline_ns, request.num_tokens)
+        self._flow_tokens[request.flow] -= request.num_tokens
+        if not self._flow_tokens[request.flow]:
+            del self._flow_tokens[request.flow]
+
+    def shortest_promise_ns(self) -> int:
+        """Return the shortest time to the first token that was promised lately."""
+        return min(self._promise_ns)
+
+    def _holds(self, request: Request, now_ns: int, tokens_ahead: int) -> bool:
+        """Apply the demand test."""
+        rate = RATE_SHARE * self._rate.cautious()
+        share, delay_ns = self._left_by_shorter(request.traffic_class)
+        begin_ns = now_ns + LONGEST_STEP_NS + delay_ns
+        demand = self._demands[request.traffic_class]
+        deadlines = [(request.ttft_deadline_ns, demand.due_by(request.ttft_deadline_ns))]
+        if demand.num_later(request.ttft_deadline_ns) > MAX_LATER:
+            return False
+        deadlines += demand.later(request.ttft_deadline_ns, MAX_LATER)
+        for deadline_ns, own_class in deadlines:
+            due = tokens_ahead + own_class + self._due_of_others(request, deadline_ns)
+            if due > rate * share * (deadline_ns - begin_ns) / NS_PER_S:
+                return False
+        left_s = (request.ttft_deadline_ns - begin_ns) / NS_PER_S
+        return self._is_within_share(request, deadlines[0][1] + tokens_ahead, rate * left_s)
+
+    def _left_by_shorter(self, traffic_class: int) -> tuple[float, int]:
+        """Return what classes with shorter promises leave, and how long they may be ahead."""
+        promised = self._promise_ns[traffic_class]
+        weights = [self._shares.limits.of(each).weight for each in TrafficClass]
+        shorter = [w for w, p in zip(weights, self._promise_ns, strict=True) if p < promised]
+        if not shorter:
+            return 1.0, 0
+        tokens = self._shares.class_window / max(1.0, self._shares.book.prices.prefill_token)
+        ahead_s = tokens / max(1.0, self._rate.total())
+        return 1 - sum(shorter) / sum(weights), int(ahead_s * NS_PER_S)
+
+    def _due_of_others(self, request: Request, deadline_ns: int) -> int:
+        own = self._demands[request.traffic_class]
+        return sum(each.due_by(deadline_ns) for each in self._demands if each is not own)
+
+    def _is_within_share(self, request: Request, class_tokens: int, possible: float) -> bool:
+        """Tell whether class and tenant stay in their windows, or need no more than their shares;
+        `possible` tokens can be computed until the deadline.
+        """
+        shares, price = self._shares, self._shares.book.prices.prefill_token
+        classes = [shares.limits.of(each).weight for each in TrafficClass]
+        own = classes[request.traffic_class]
+        lead = int(shares.class_leads()[request.traffic_class])
+        units = class_tokens * price * max(classes) / own
+        if lead + units > shares.class_window and class_tokens > possible * own / sum(classes):
+            return False
+        tenants = [shares.limits.tenant(name).weight for name in self._flows.tenant_names]
+        own = shares.limits.tenant(request.tenant).weight
+        tokens = self._flow_tokens[request.flow]
+        units = tokens * price * max(tenants) / own
+        lead = shares.over_share(request.flow)
+        return lead + units <= shares.tenant_window or tokens <= possible * own / sum(tenants)

@@ -1,0 +1,107 @@
+"""Queues played ahead of time: who is served in which order, and who is found late."""
+
+import pytest
+
+from core.clock import NS_PER_S
+from core.policy.fluid_replay import FlowQueue, FluidReplay, Queued, ReplaySettings
+from core.tenancy import NUM_CLASSES, TrafficClass
+from tests.support.scheduling import make_request
+
+FAST, SLOW = TrafficClass.INTERACTIVE, TrafficClass.BATCH
+FAR = 1e9
+
+
+def settings(
+    *, class_window: float = FAR, tenant_window: float = FAR, ahead: int = 0
+) -> ReplaySettings:
+    """Return a play at 1,000 tokens a second from time 0, classes weighing 8, 4, 1, 1 to 8."""
+    return ReplaySettings(
+        now_ns=0,
+        tokens_per_s=1000.0,
+        tokens_ahead=ahead,
+        class_weights=(1.0, 0.5, 0.125, 0.125),
+        class_leads=(0.0,) * NUM_CLASSES,
+        class_window_tokens=class_window,
+        tenant_window_tokens=tenant_window,
+    )
+
+
+def flow(
+    tenant: int, kind: TrafficClass, prompts: list[tuple[int, float]], *, may_be_shed: bool = True
+) -> FlowQueue:
+    """Return a flow with prompts of (tokens, deadline in seconds)."""
+    queue = [
+        Queued(
+            request=make_request(tenant * 100 + number, tokens, arrival_ns=0, traffic_class=kind),
+            num_tokens=tokens,
+            start_by_ns=int((due_s - tokens / 1000) * NS_PER_S),
+            deadline_ns=int(due_s * NS_PER_S),
+            may_be_shed=may_be_shed,
+        )
+        for number, (tokens, due_s) in enumerate(prompts)
+    ]
+    return FlowQueue(tenant * NUM_CLASSES + kind, 1.0, queue)
+
+
+def late(replay: FluidReplay) -> list[int]:
+    """Play to the end in small pieces; return the ids of those found late."""
+    while not replay.advance(3):
+        pass
+    return [each.request.request_id for each in replay.verdicts.late]
+
+
+def test_a_queue_that_can_be_served_is_left_alone() -> None:
+    """Five prompts of a second each, due a second apart."""
+    assert late(FluidReplay(settings(), [flow(0, FAST, [(1000, n + 1.5) for n in range(5)])])) == []
+
+
+def test_what_is_too_much_is_left_out_and_takes_no_time() -> None:
+    """Ten prompts of a second are due in five seconds: five are served, and so is one after."""
+    queue = [(1000, 5.0)] * 10 + [(1000, 6.5)]
+    found = late(FluidReplay(settings(), [flow(0, FAST, queue)]))
+    assert found == [5, 6, 7, 8, 9]
+
+
+def test_prompts_under_way_come_first() -> None:
+    """Two seconds of them leave three of five."""
+    found = late(FluidReplay(settings(ahead=2000), [flow(0, FAST, [(1000, 5.0)] * 5)]))
+    assert len(found) == 2
+
+
+def test_a_verdict_leaves_room_for_a_better_rate() -> None:
+    """A twentieth too late is not late yet: the rate may turn out that much higher."""
+    assert late(FluidReplay(settings(), [flow(0, FAST, [(1050, 1.0)])])) == []
+    assert late(FluidReplay(settings(), [flow(0, FAST, [(1150, 1.0)])])) == [0]
+
+
+def test_who_may_not_be_shed_takes_its_time() -> None:
+    """It is served although it is late, and so the next is late too."""
+    first = flow(0, FAST, [(2000, 1.0)], may_be_shed=False)
+    assert late(FluidReplay(settings(), [first, flow(1, FAST, [(1000, 2.5)])])) == [100]
+
+
+@pytest.mark.parametrize(("window", "found"), [(FAR, [100, 101]), (1.0, [2, 3])])
+def test_a_tenant_is_late_by_its_own_queue_inside_a_window(window: float, found: list[int]) -> None:
+    """Two tenants, four seconds: four prompts that are due first, and two that are due last."""
+    flows = [flow(0, FAST, [(1000, 4.0)] * 4), flow(1, FAST, [(1000, 4.1)] * 2)]
+    assert late(FluidReplay(settings(tenant_window=window), flows)) == found
+
+
+def test_classes_share_by_weight_inside_a_window() -> None:
+    """Batch is due first and weighs an eighth: outside its window it waits for the other class."""
+    flows = [flow(0, SLOW, [(1000, 4.0)] * 4), flow(0, FAST, [(1000, 4.5)] * 4)]
+    assert len(late(FluidReplay(settings(), flows))) == 4
+    narrow = FluidReplay(
+        settings(class_window=1.0),
+        [flow(0, SLOW, [(1000, 4.0)] * 4), flow(0, FAST, [(1000, 4.5)] * 4)],
+    )
+    late(narrow)
+    classes = [each.request.traffic_class for each in narrow.verdicts.late]
+    assert classes.count(SLOW) > classes.count(FAST)
+
+
+def test_predictions_are_told_as_shares_of_the_promise() -> None:
+    """A second and two of a promise of four."""
+    replay = FluidReplay(settings(), [flow(0, FAST, [(1000, 4.0), (1000, 4.0)])])
+    late(replay)
+    assert replay.verdicts.shares == {FAST: pytest.approx([0.25, 0.5])}
