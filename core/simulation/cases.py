@@ -10,13 +10,14 @@ from typing import Any
 
 from core.config import HeadraceConfig
 from core.config_file import apply_override, config_from_table
+from core.policy.cost_model import CostBasis
 from core.policy.limits import Limits
 from core.scheduler.settings import EngineSettings
 from core.simulation.hardware import Hardware
 from core.simulation.noise import NoiseSettings
 from core.simulation.run import END_OF_TEXT, SimulationSettings
 from core.simulation.workload import Promise, Workload, promises_of, with_default_classes
-from core.tenancy import DEFAULT_TENANT, TrafficClass
+from core.tenancy import DEFAULT_TENANT, ClassConfig, TrafficClass
 
 GPU_DEFAULTS = {"max_num_seqs": 256, "max_num_batched_tokens": 2048}
 MS_PER_S = 1000
@@ -31,6 +32,7 @@ class Machine:
     noise: NoiseSettings
     overhead_ns: int = 0  # between two steps: scheduler and channels
     is_gpu: bool = True  # its steps are larger than what an engine on a CPU is configured for
+    basis: CostBasis | None = None  # what its executors bring along; None: policies are told all
 
 
 def configuration(
@@ -46,9 +48,15 @@ def configuration(
     config = config_from_table(changed)
     classes = config.classes
     for each, promise in promised.items():
-        told = replace(classes.of(each), ttft_ms=_ms(promise.ttft_s), itl_ms=_ms(promise.itl_s))
-        classes = replace(classes, **{each.label: told})
+        classes = replace(classes, **{each.label: promising(classes.of(each), promise)})
     return replace(config, classes=classes).check()
+
+
+def promising(config: ClassConfig, promise: Promise) -> ClassConfig:
+    """Return a class with another promise; who is promised gaps is never paused."""
+    itl_ms = _ms(promise.itl_s)
+    pausable = config.pausable and not itl_ms
+    return replace(config, ttft_ms=_ms(promise.ttft_s), itl_ms=itl_ms, pausable=pausable)
 
 
 def for_machine(table: Mapping[str, Any], machine: Machine, longest_tokens: int) -> dict[str, Any]:
@@ -95,6 +103,7 @@ def settings_of(
         noise=machine.noise,
         overhead_ns=machine.overhead_ns,
         as_configured=not machine.is_gpu,
+        basis=machine.basis,
         seed=seed,
     )
 

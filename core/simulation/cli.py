@@ -28,10 +28,18 @@ from core.simulation.noise import NoiseSettings
 from core.simulation.policies import find_policy
 from core.simulation.report import html_report
 from core.simulation.study import Case, Outcome, figures, run_case
-from core.simulation.tables import as_lines, class_table, overview_table
+from core.simulation.tables import (
+    as_lines,
+    class_table,
+    leftover_table,
+    overview_table,
+    promise_table,
+)
+from core.simulation.this_machine import read_this_machine
 from core.simulation.traces import Trace, read_trace
 from core.simulation.workload import Workload, as_recorded, resampled
 from core.terminal import PROGRAM, CommandError, ExitCode, Terminal, run_main
+from core.user_directories import cache_directory
 
 DESCRIPTION = """Replay a trace of requests on a modelled machine, under one policy or several, with
 the scheduler that the engine runs.
@@ -42,6 +50,7 @@ optionally tenant, class, max_tokens, session, prefix_hit_tokens, hash_ids_512.
 
 WARM_UP = 0.1
 DEFAULT_NOISE = 0.05
+THIS_MACHINE = "this-machine"
 NS_PER_US = 1000
 USAGE = ExitCode.USAGE
 
@@ -54,7 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--config", type=Path, metavar="FILE", help="TOML file of the engine")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="one key of it")
     add("--sweep", metavar="KEY=A,B,C", help="run each policy with each value of a key")
-    add("--hardware", choices=HARDWARE, default="a100", help="the machine (default: a100)")
+    add("--hardware", choices=[*HARDWARE, THIS_MACHINE], default="a100",
+        help="the machine (default: a100), or this one as last recorded")  # fmt: skip
     add("--speed", type=float, default=1.0, metavar="X", help="replay so many times as fast")
     add("--spread", type=float, default=0.0, metavar="S", help="spread equal stamps over S seconds")
     add("--qps", type=float, metavar="R", help="Poisson arrivals at R a second, lengths resampled")
@@ -68,8 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what clients ask for, or the output if that is longer (default: 1024)")  # fmt: skip
     add("--noise", type=float, metavar="S",
         help="scatter of step times (0.05; of this machine: as measured)")  # fmt: skip
-    add("--overhead-us", type=float, default=0.0, metavar="T",
-        help="what scheduler and channels add to a step, µs (0)")  # fmt: skip
+    add("--overhead-us", type=float, metavar="T",
+        help="what scheduler and channels add to a step, µs (0; here: as measured)")  # fmt: skip
     add("--outliers", action="store_true", help="0.5 %% of steps take three times as long")
     add("--margin", type=float, default=0.2, metavar="M",
         help="how much a policy that predicts keeps in reserve (0.2)")  # fmt: skip
@@ -131,7 +141,7 @@ def make_runs(args: argparse.Namespace, trace: Trace) -> Iterator[Run]:
     for value in swept.values if swept else ("",):
         overrides = [*args.set, f"{swept.key}={value}"] if swept else args.set
         config = cases.configuration(table, overrides, promised)
-        machine = find_machine(args.hardware, config, args, os.environ)
+        machine = find_machine(args.hardware, args, os.environ)
         recorded = make_workload(args, trace, config)
         longest = int((recorded.prompt_tokens + recorded.asked_tokens(args.max_tokens)).max())
         filled = cases.for_machine(table, machine, longest)
@@ -161,18 +171,30 @@ def make_workload(args: argparse.Namespace, trace: Trace, config: HeadraceConfig
     return workload
 
 
-def find_machine(
-    name: str, config: HeadraceConfig, args: argparse.Namespace, environ: Mapping[str, str]
-) -> Machine:
-    """Return the machine that the arguments name; raises CommandError if it is not known yet."""
-    noise = NoiseSettings(DEFAULT_NOISE if args.noise is None else args.noise, args.outliers)
-    overhead_ns = round(args.overhead_us * NS_PER_US)
-    return Machine(name=name, hardware=HARDWARE[name], noise=noise, overhead_ns=overhead_ns)
+def find_machine(name: str, args: argparse.Namespace, environ: Mapping[str, str]) -> Machine:
+    """Return the machine that the arguments name; raises UnknownMachineError."""
+    if name != THIS_MACHINE:
+        noise = NoiseSettings(DEFAULT_NOISE if args.noise is None else args.noise, args.outliers)
+        overhead_ns = round((args.overhead_us or 0.0) * NS_PER_US)
+        return Machine(name=name, hardware=HARDWARE[name], noise=noise, overhead_ns=overhead_ns)
+    here = read_this_machine(cache_directory(environ))
+    overhead_us = here.overhead_us if args.overhead_us is None else args.overhead_us
+    return Machine(
+        name=name,
+        hardware=here,
+        noise=NoiseSettings(here.sigma if args.noise is None else args.noise, args.outliers),
+        overhead_ns=round(overhead_us * NS_PER_US),
+        is_gpu=False,
+        basis=here.model.basis,
+    )
 
 
 def show(terminal: Terminal, documents: list[dict[str, Any]]) -> None:
     """Print the tables."""
-    for table in (overview_table(documents), class_table(documents)):
+    tables = [overview_table, class_table, promise_table, leftover_table]
+    for table in (make(documents) for make in tables):
+        if not table.rows:
+            continue
         for line in as_lines(table):
             terminal.print(line)
         terminal.print()

@@ -4,11 +4,13 @@ Owns: gathering it cheaply, an array a step, and one concatenation at the end. N
 computed from it (`core.simulation.metrics`). Requests are named by their index in the workload.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from core.policy.base import Blocked
 from core.request import RequestStatus
 from core.scheduler.plan import OutputBatch, OutputKind, StepPlan
 from core.scheduler.statistics import EngineStatistics
@@ -41,6 +43,8 @@ class History:
     recomputed_tokens: int
     computed_tokens: int
     cached_tokens: int
+    protected: npt.NDArray[np.bool_]  # at its arrival the policy was sure of its first token
+    leftovers: Mapping[Blocked, int]  # tokens that steps left unused while somebody waited
 
     @property
     def duration_s(self) -> float:
@@ -80,6 +84,7 @@ class Recorder:
         self._reason = np.zeros(count, np.int64)
         self._first_start_ns = np.zeros(count, np.int64)
         self._finished_ns = np.zeros(count, np.int64)
+        self._protected = np.zeros(count, np.bool_)
         self._steps: list[tuple[int, int, int]] = []  # begin, end, number of rows
         self._share_requests: list[npt.NDArray[np.int64]] = []
         self._share_tokens: list[npt.NDArray[np.int32]] = []
@@ -90,6 +95,10 @@ class Recorder:
     def num_steps(self) -> int:
         """Steps so far."""
         return len(self._steps)
+
+    def protect(self, index: int) -> None:
+        """Note that the policy is sure of the first token of a request that has just come."""
+        self._protected[index] = True
 
     def step(self, plan: StepPlan, requests: Ints, begin_ns: int, end_ns: int) -> None:
         """Note a step whose rows belong to `requests`, int64[n]."""
@@ -122,8 +131,15 @@ class Recorder:
                 self._reason[index] = record["reason"]
                 self._finished_ns[index] = now_ns
 
-    def history(self, *, num_preemptions: int, recomputed: int, cached: int) -> History:
-        """Return everything as columns; the three numbers are the engine's own counts."""
+    def history(
+        self,
+        *,
+        num_preemptions: int,
+        recomputed: int,
+        cached: int,
+        leftovers: Mapping[Blocked, int],
+    ) -> History:
+        """Return everything as columns; what is given are the engine's own counts."""
         steps = np.array(self._steps, np.int64).reshape(-1, 3)
         tokens = np.array(self._tokens, np.int64).reshape(-1, 2)
         share_tokens = _joined(self._share_tokens)
@@ -145,6 +161,8 @@ class Recorder:
             recomputed_tokens=recomputed,
             computed_tokens=int(share_tokens.sum()),
             cached_tokens=cached,
+            protected=self._protected,
+            leftovers=leftovers,
         )
 
 

@@ -3,12 +3,14 @@
 Owns: the names, what each needs beyond the configuration, and its usual token budget. Never knows:
 how a policy decides. A name may end in the token budget of a step: `edf-256`. The cost model that a
 policy is handed is the machine itself, without its noise: a calibrated model makes no other error.
+One that learns does so from what the replicas bring along, if they do (`SimulationSettings.basis`).
 """
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from core.engine_core import policy_settings
 from core.errors import ConfigError
 from core.policy.base import Policy
 from core.policy.baselines.dlpm import DlpmPolicy
@@ -118,16 +120,5 @@ def prepare(
         max_num_partial_prefills=baseline.max_num_partial_prefills
         or engine.max_num_partial_prefills,
     )
-    policy_settings = PolicySettings(
-        max_num_partial_prefills=engine.max_num_partial_prefills,
-        kv_headroom_fraction=engine.kv_headroom_fraction,
-        max_num_seqs=engine.max_num_seqs,
-        max_num_batched_tokens=engine.max_num_batched_tokens,
-        max_model_len=engine.max_model_len,
-        max_preemptions=engine.max_preemptions,
-        block_size=engine.block_size,
-        tuning=engine.tuning,
-        limits=engine.limits,
-    )
-    policy = baseline.make(policy_settings, simulation.hardware, margin)
+    policy = baseline.make(policy_settings(engine), simulation.hardware, margin)
     return replace(simulation, engine=engine), policy

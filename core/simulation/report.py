@@ -14,7 +14,13 @@ from core.clock import NS_PER_S
 from core.simulation import metrics
 from core.simulation.plots import Floats, Series, area_chart, bar_chart, line_chart
 from core.simulation.study import Outcome
-from core.simulation.tables import Table, class_table, overview_table
+from core.simulation.tables import (
+    Table,
+    class_table,
+    leftover_table,
+    overview_table,
+    promise_table,
+)
 from core.tenancy import TrafficClass
 
 MAX_SHARES = 7  # tenants shown by name in the chart of shares; the others together
@@ -51,6 +57,8 @@ def html_report(
         f"<p>{facts}</p><pre>{escape(command)}</pre>",
         "<h2>Policies</h2>" + _table(overview_table(documents)),
         "<h2>Classes</h2>" + _table(class_table(documents)),
+        "<h2>Prices of the promises</h2>" + _table(promise_table(documents)),
+        *_leftover_section(documents),
         "<h2>Latency by class</h2>" + _charts(_latency_charts(outcomes)),
         "<h2>Queue and memory over time</h2>" + _charts(_state_charts(outcomes)),
         "<h2>Service over time</h2>" + _charts([_share_chart(each) for each in outcomes]),
@@ -121,6 +129,12 @@ def _share_chart(outcome: Outcome) -> str:
         layers.append(("others", rates[:, order[MAX_SHARES:]].sum(axis=1)))
     times_s = np.arange(float(len(rates))) * window_s
     return area_chart(f"Service, {outcome.label}", "s", "tokens/s, output twice", times_s, layers)
+
+
+def _leftover_section(documents: Sequence[Mapping[str, Any]]) -> list[str]:
+    table = leftover_table(documents)
+    title = "<h2>Tokens that steps left unused while somebody waited, by reason</h2>"
+    return [title + _table(table)] if table.rows else []
 
 
 def _refusal_section(documents: Sequence[Mapping[str, Any]]) -> list[str]:

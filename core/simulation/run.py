@@ -73,6 +73,7 @@ class Simulation:
         self._clock = VirtualClock(START_NS)
         self._noise = Noise(settings.noise, settings.seed)
         self._recorder = Recorder(workload)
+        self._policy = policy
         self._metering = Metering(BUCKETS, len(workload.tenants) + 2)
         dtype = row_dtype(engine.max_blocks_per_seq)
         self._rows = [np.zeros(engine.num_rows, dtype) for _ in range(settings.num_replicas)]
@@ -114,6 +115,7 @@ class Simulation:
             num_preemptions=self._metering.preemptions,
             recomputed=self._metering.recomputed_tokens,
             cached=self._metering.cached_tokens,
+            leftovers=self._policy.leftovers(),
         )
 
     def _advance(self) -> bool:
@@ -139,7 +141,7 @@ class Simulation:
 
     def _arrive(self, now_ns: int) -> None:
         """Hand over whoever has come, and let the core look at its timers."""
-        events: list[ev.Event] = []
+        events: list[ev.Submit] = []
         while self._num_arrived < len(self._arrivals):
             if self._arrivals[self._num_arrived] > now_ns:
                 break
@@ -147,6 +149,9 @@ class Simulation:
             self._num_arrived += 1
         if events or self._timer_ns == now_ns:
             self._core.on_events(events, now_ns)
+            for event in events:
+                if self._policy.is_protected(event.request):
+                    self._recorder.protect(event.request.request_id - 1)
             self._collect(now_ns)
 
     def _make_request(self, index: int) -> Request:

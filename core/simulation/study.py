@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from core.simulation import metrics
+from core.simulation import metrics, prices
 from core.simulation.history import History
 from core.simulation.policies import prepare
 from core.simulation.run import Simulation, SimulationSettings
@@ -70,6 +70,9 @@ def figures(outcome: Outcome, warm_up: float) -> dict[str, Any]:
         "kept_by_prompt_quartile": [None if math.isnan(q) else q for q in quartiles],
         "fairness": asdict(metrics.fairness(history)),
         "refusals": metrics.refusals(history),
+        "protected": asdict(prices.protected(history, times, chosen)),
+        "leftovers": {reason.name.lower(): n for reason, n in history.leftovers.items()},
+        "prices": asdict(prices.prices(history)),
         "is_stable": metrics.is_stable(history, warm_up),
         "kv_use": _kv_use(history),
         "preemptions": history.num_preemptions,

@@ -41,6 +41,26 @@ def class_table(documents: Sequence[Mapping[str, Any]]) -> Table:
     return Table(columns, rows)
 
 
+def promise_table(documents: Sequence[Mapping[str, Any]]) -> Table:
+    """Return what the promises cost in each case, and who paid."""
+    columns = (
+        "policy", "gaps", "reserves", "memory", "recomputed", "shed", "protected", "of them late",
+        "kept by prompt quartile", "Jain", "most apart",
+    )  # fmt: skip
+    return Table(columns, [_promise_row(document) for document in documents])
+
+
+def leftover_table(documents: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a row for each case that left tokens unused, and a column for each reason."""
+    reasons = sorted({reason for document in documents for reason in document["leftovers"]})
+    rows = [
+        (document["label"], *(f"{document['leftovers'].get(reason, 0):,}" for reason in reasons))
+        for document in documents
+        if document["leftovers"]
+    ]
+    return Table(("policy", *reasons), rows)
+
+
 def as_lines(table: Table) -> list[str]:
     """Return the table with its columns aligned, a line each."""
     cells = [table.columns, *table.rows]
@@ -69,6 +89,21 @@ def _overview_row(document: Mapping[str, Any]) -> tuple[str, ...]:
         str(document["preemptions"]),
         f"{document['fairness']['jain_index']:.3f}",
         f"{document['speed']['times_real_time']:.0f}",
+    )
+
+
+def _promise_row(document: Mapping[str, Any]) -> tuple[str, ...]:
+    prices, protected = document["prices"], document["protected"]
+    quartiles = document["kept_by_prompt_quartile"]
+    return (
+        document["label"],
+        *(_percent(prices[name]) for name in ("gaps", "reserves", "memory", "recomputed")),
+        str(sum(prices["sheds"].values())),
+        str(protected["num_requests"]),
+        str(protected["num_missed"]),
+        " ".join(NOTHING if share is None else f"{100 * share:.0f}" for share in quartiles),
+        f"{document['fairness']['jain_index']:.3f}",
+        f"{document['fairness']['max_difference_tokens']:,.0f}",
     )
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from core.config import HeadraceConfig
 from core.terminal import CommandError, ExitCode, Terminal
+from core.user_directories import cache_directory
 from frontends.cli.control_client import Engine, call, find_engine
-from frontends.cli.recorded_trace import record_trace
+from frontends.cli.recorded_trace import MACHINE_FILE, record_trace
 from frontends.cli.render import render_result
 from ipc.control.declaration import Argument, ArgumentError, Command, ReplyCode
 from ipc.control.registry import COMMANDS
@@ -106,7 +107,8 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     if command.confirm and not args.yes:
         terminal.confirm(question(command, checked, engine))
     if command.joins_trace:
-        recorded = record_trace(partial(ask, engine, command), checked, args.file)
+        machine = cache_directory(os.environ) / MACHINE_FILE
+        recorded = record_trace(partial(ask, engine, command), checked, args.file, machine)
         result: dict[str, object] = {"file": str(args.file), **asdict(recorded)}
     else:
         result = ask(engine, command, checked)

@@ -7,6 +7,7 @@ are noticed. The file is written whole or not at all.
 
 import csv
 import io
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from core.terminal import CommandError
 
 NS_PER_S, NS_PER_MS = 1e9, 1e6
+MACHINE_FILE = "this-machine.json"  # in the cache directory, where `headrace simulate` looks
 TIMES = ("queue", "ttft", "e2e")
 HEADER = (
     "arrival_s", "prompt_tokens", "output_tokens", "max_tokens", "prefix_hit_tokens", "tenant",
@@ -30,19 +32,24 @@ class Recorded:
 
     num_requests: int
     num_missed: int  # requests that the engine no longer had
-    overhead_us: float  # of a step, besides its execution
+    machine: str  # the file that tells of the machine; empty: the engine does not know it yet
 
 
-def record_trace(ask: Ask, args: Mapping[str, object], path: Path) -> Recorded:
-    """Write all rows that the engine has into `path`; raises CommandError if that fails.
+def record_trace(ask: Ask, args: Mapping[str, object], path: Path, machine_path: Path) -> Recorded:
+    """Write all rows that the engine has into `path`, and its machine into `machine_path`.
 
-    `ask` carries out the command once, with arguments, and returns its result.
+    `ask` carries out the command once, with arguments, and returns its result. Raises CommandError
+    if a file cannot be written.
     """
     pieces = list(_pieces(ask, args))
     rows = [row for piece in pieces for row in _records(piece)]
     _write(path, as_csv(rows))
     num_asked = _number(pieces[-1]["next"]) - _number(args.get("first", 0))
-    return Recorded(len(rows), num_asked - len(rows), float(str(pieces[-1]["overhead_us"])))
+    machine = pieces[-1].get("machine")
+    if machine:
+        machine_path.parent.mkdir(parents=True, exist_ok=True)
+        _write(machine_path, json.dumps(machine))
+    return Recorded(len(rows), num_asked - len(rows), str(machine_path) if machine else "")
 
 
 def as_csv(rows: Sequence[Record]) -> str:

@@ -39,7 +39,9 @@ COMMAND = Command(
         ResultField("first", "integer", "number of the first row; larger if rows are gone"),
         ResultField("next", "integer", "number of the row after the last one here"),
         ResultField("total", "integer", "requests that have ended since the scheduler's start"),
-        ResultField("overhead_us", "number", "what a step costs besides its execution, the median"),
+        ResultField(
+            "machine", "record", "prices of a step, their scatter, sizes; for `this-machine`"
+        ),
     ),
     joins_trace=True,
 )

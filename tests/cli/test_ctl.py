@@ -153,13 +153,13 @@ def test_a_trace_goes_into_a_file(engine: FakeEngine, tmp_path: Path) -> None:
         first = int(str(call.args.get("first", 0)))
         row = [first, 1, 1, 1, 0, "a", "batch", "stopped", 0, 0, 0]
         result = {"rows": [row], "columns": list(COLUMNS), "first": first, "next": first + 1}
-        return ControlReply(call.call_id, result | {"total": 2, "overhead_us": 1.5})
+        return ControlReply(call.call_id, result | {"total": 2, "machine": None})
 
     path = tmp_path / "t.csv"
     with engine.with_workers(piece) as (worker,):
         run = inside("ctl", "record-trace", str(path), "--name", engine.name, "--json")
     assert json.loads(run.out) == {
-        "file": str(path), "num_requests": 2, "num_missed": 0, "overhead_us": 1.5,
+        "file": str(path), "num_requests": 2, "num_missed": 0, "machine": "",
     }  # fmt: skip
     assert [call.args for call in worker.calls] == [{}, {"first": 1}]
     assert len(path.read_text().splitlines()) == 3

@@ -153,6 +153,27 @@ def test_a_report_is_written(trace: str, tmp_path: Path) -> None:
     assert (code, err.count("\n")) == (ExitCode.FAILED, 1)
 
 
+def test_this_machine_is_the_one_of_the_last_recording(
+    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its overhead, and with the limits that an engine here has."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    code, _, err = simulate("--trace", trace, "--hardware", "this-machine")
+    assert (code, err.count("\n")) == (ExitCode.FAILED, 1)
+    machine = {
+        "basis": [1e7, 0.0, 0.0, 0.0, 0.0], "factors": [1.0, 1.0], "sigmas": [0.0, 0.0],
+        "overhead_us": 500.0, "num_kv_blocks": 100, "block_size": 32,
+    }  # fmt: skip
+    path = tmp_path / "headrace" / "this-machine.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(machine))
+    flags = ("--trace", trace, "--hardware", "this-machine", "--policy", "fcfs", "--json")
+    [case] = json.loads(simulate(*flags)[1])["cases"]
+    assert case["all"]["itl_s"]["p50"] == pytest.approx(0.0105)
+    [case] = json.loads(simulate(*flags, "--overhead-us", "0")[1])["cases"]
+    assert case["all"]["itl_s"]["p50"] == pytest.approx(0.01)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

@@ -1,13 +1,15 @@
 """Every figure on histories small enough to work out by hand."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from core.errors import RejectionReason
+from core.policy.base import Blocked
 from core.request import RequestStatus
-from core.simulation import metrics
+from core.simulation import metrics, prices
 from core.simulation.history import History, Samples
 from core.simulation.workload import START_NS, Promise, Workload
 from core.tenancy import TrafficClass
@@ -53,8 +55,10 @@ def make_history(
         samples=Samples(),
         num_preemptions=0,
         recomputed_tokens=0,
-        computed_tokens=0,
+        computed_tokens=sum(share[2] for share in shares),
         cached_tokens=0,
+        protected=np.zeros(count, np.bool_),
+        leftovers={},
     )
 
 
@@ -227,3 +231,26 @@ def test_a_backlog_that_grows_by_more_than_a_hundredth_is_not_stable(
     workload = make_workload([(1000.0 * number, 100, 1) for number in range(100)])
     shares = [(1000.0 * number / speed + 10, number, 100) for number in range(100)]
     assert metrics.is_stable(make_history(workload, shares=shares), 0.1) is stable
+
+
+def test_protected_requests_that_miss_are_counted() -> None:
+    """Only those that the policy was sure of, late or refused."""
+    workload = make_workload([(0.0, 5, 1)] * 4, promises=PROMISED)
+    history = make_history(
+        workload, [(0, 50.0), (1, 150.0), (2, 150.0)], status=[LENGTH, LENGTH, LENGTH, SHED]
+    )
+    history = replace(history, protected=np.array([True, True, False, True]))
+    found = prices.protected(history, metrics.request_times(history), everyone(history))
+    assert (found.num_requests, found.num_missed, found.miss_share) == (3, 2, 2 / 3)
+
+
+def test_a_promise_is_paid_for_in_unused_tokens_and_refusals() -> None:
+    """Shares of what was computed; an early refusal counts for the class of the request."""
+    shed, full = RejectionReason.SHED_PREDICTED, RejectionReason.QUEUE_FULL_REQUESTS
+    workload = make_workload([(0.0, 100, 1)] * 3, classes=[STANDARD, BATCH, BATCH])
+    history = make_history(
+        workload, shares=[(1.0, 0, 100)], reason=[RejectionReason.NONE, shed, full]
+    )
+    left = {Blocked.ITL: 30, Blocked.RESERVE: 5, Blocked.CLASS_CAP: 5, Blocked.SEQUENCES: 7}
+    found = prices.prices(replace(history, leftovers=left, recomputed_tokens=2))
+    assert found == prices.Prices(0.3, 0.1, 0.0, 0.02, {"batch": 1})

@@ -127,8 +127,23 @@ def _record_trace(args: Mapping[str, object], core: EngineCore) -> dict[str, obj
         "first": first,
         "next": first + len(rows),
         "total": log.num_rows,
-        "overhead_us": log.overhead_ns() / NS_PER_US,
+        "machine": _machine(core),
     }
+
+
+def _machine(core: EngineCore) -> dict[str, object] | None:
+    """Return what is known of the machine under the first replica that predicts its steps."""
+    for replica in core.statistics().replicas:
+        if replica.prediction is not None and replica.prediction.basis is not None:
+            return {
+                "basis": list(replica.prediction.basis),
+                "factors": list(replica.prediction.factors),
+                "sigmas": list(replica.prediction.sigmas),
+                "overhead_us": core.trace_log.overhead_ns() / NS_PER_US,
+                "num_kv_blocks": replica.pool.num_blocks,
+                "block_size": core.settings.block_size,
+            }
+    return None
 
 
 def _views(core: EngineCore, tenant: object) -> list[RequestView]:

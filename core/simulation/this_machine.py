@@ -1,0 +1,72 @@
+"""This machine with its model, as a running engine has come to know it.
+
+Owns: the file in which `headrace ctl record-trace` keeps that, and the machine in it. Never knows:
+how a step was measured. The file is replaced by every recording: it tells of the last engine.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.errors import HeadraceError
+from core.policy.calibration import CalibratedCostModel
+from core.policy.cost_model import CostBasis, StepWork
+
+FILE_NAME = "this-machine.json"
+
+
+class UnknownMachineError(HeadraceError):
+    """No engine has run here long enough to know what its steps cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThisMachine:
+    """A machine whose prices were measured and corrected while it ran."""
+
+    model: CalibratedCostModel
+    sigma: float  # relative scatter of steps
+    overhead_us: float  # of a step, besides its execution
+    kv_tokens: int  # that fit into the KV cache
+
+    def duration_ns(self, work: StepWork) -> int:
+        """Return the time of a step, ns."""
+        return self.model.duration_ns(work)
+
+
+def read_this_machine(directory: Path) -> ThisMachine:
+    """Return the machine kept in `directory`; raises UnknownMachineError."""
+    path = directory / FILE_NAME
+    try:
+        return machine_of(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise UnknownMachineError(
+            "this machine is not known yet: let `headrace serve` work for some minutes, then run"
+            " `headrace ctl record-trace FILE`"
+        ) from None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UnknownMachineError(
+            f"{path} cannot be used ({error}): run `headrace ctl record-trace FILE` again"
+        ) from error
+
+
+def machine_of(record: Mapping[str, object]) -> ThisMachine:
+    """Return what `record` says; raises KeyError, TypeError or ValueError."""
+    basis = CostBasis(*_numbers(record["basis"], 5))
+    if not basis.is_usable:
+        raise ValueError("its prices are not usable")
+    model = CalibratedCostModel(basis)
+    model.decode_only.factor, model.mixed.factor = _numbers(record["factors"], 2)
+    sizes = [record["overhead_us"], record["num_kv_blocks"], record["block_size"]]
+    overhead_us, num_blocks, block_size = _numbers(sizes, 3)
+    sigma = max(_numbers(record["sigmas"], 2))
+    return ThisMachine(model, sigma, overhead_us, int(num_blocks * block_size))
+
+
+def _numbers(value: object, count: int) -> list[float]:
+    if not isinstance(value, list) or len(value) != count:
+        raise ValueError(f"{value!r} is not a list of {count} numbers")
+    numbers = [float(each) for each in value]
+    if not all(0 <= each < float("inf") for each in numbers):
+        raise ValueError(f"{value!r} has numbers below 0, or none")
+    return numbers
