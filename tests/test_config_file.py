@@ -1,5 +1,6 @@
 """Reading the configuration: files, overrides, and messages that name the key."""
 
+import hashlib
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from core.config_file import (
     load_config,
 )
 from core.errors import ConfigError
+from core.tenancy import CLASS_NAMES
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
@@ -94,6 +96,16 @@ def test_the_demo_keys_are_those_named_in_its_comments() -> None:
     config = load_config(CONFIGS / "demo-two-keys.toml")
     assert [tenant.name for tenant in config.tenants] == ["alpha", "beta"]
     assert config.tenants[0].default_class != config.tenants[1].default_class
+
+
+def test_the_demo_of_tenants_has_all_classes_and_the_keys_in_its_comments() -> None:
+    """Five tenants, each class is somebody's default, and a key is `sk-demo-NAME`."""
+    config = load_config(CONFIGS / "demo-tenants.toml")
+    assert len(config.tenants) == 5
+    assert {tenant.default_class for tenant in config.tenants} == set(CLASS_NAMES)
+    for tenant in config.tenants:
+        key = f"sk-demo-{tenant.name}"
+        assert tenant.key_sha256 == (hashlib.sha256(key.encode()).hexdigest(),)
 
 
 def test_toml_and_json_round_trip() -> None:

@@ -231,6 +231,65 @@ TENANT = (
         counter("headrace_tenant_recomputed_tokens_total", "Computed again.", "tenant"),
         "recomputed_tokens",
     ),
+    Shown(
+        gauge("headrace_tenant_paused", "1 while an operator has paused it.", "tenant"), "paused"
+    ),
+    Shown(gauge("headrace_tenant_weight", "Its weight within a class.", "tenant"), "weight"),
+    Shown(
+        gauge("headrace_tenant_share_due", "Its share by weight while it has work.", "tenant"),
+        "share_due",
+    ),
+    Shown(
+        gauge("headrace_tenant_share_used", "Its share of the last 10 s of service.", "tenant"),
+        "share_used",
+    ),
+    Shown(
+        counter("headrace_tenant_service_total", "Charged, in the unit of the policy.", "tenant"),
+        "service",
+    ),
+    Shown(
+        gauge("headrace_tenant_virtual_lead", "Service ahead of the least served.", "tenant"),
+        "virtual_lead",
+    ),
+    Shown(
+        gauge("headrace_tenant_kv_blocks_quota", "KV blocks it may hold.", "tenant"),
+        "kv_quota_blocks",
+    ),
+)
+TENANT_BUDGET = gauge(
+    "headrace_tenant_budget_tokens", "Left of its token-rate budget, where it has one.", "tenant"
+)
+CLASS = (
+    Shown(gauge("headrace_class_requests_waiting", "Waiting.", "class"), "num_waiting"),
+    Shown(gauge("headrace_class_requests_running", "Running.", "class"), "num_running"),
+    Shown(gauge("headrace_class_paused", "1 while an operator has paused it.", "class"), "paused"),
+    Shown(gauge("headrace_class_weight", "Its weight among the classes.", "class"), "weight"),
+    Shown(gauge("headrace_class_kv_blocks_held", "KV blocks held.", "class"), "held_blocks"),
+    Shown(
+        gauge("headrace_class_kv_blocks_reserved", "KV blocks kept for it.", "class"),
+        "reserved_blocks",
+    ),
+    Shown(
+        gauge("headrace_class_sequences_reserved", "Sequences kept for it.", "class"),
+        "reserved_seqs",
+    ),
+    Shown(
+        gauge("headrace_class_step_tokens_reserved", "Tokens of a step kept for it.", "class"),
+        "reserved_step_tokens",
+    ),
+    Shown(
+        counter("headrace_class_service_total", "Charged, in the unit of the policy.", "class"),
+        "service",
+    ),
+    Shown(
+        gauge("headrace_class_virtual_lead", "Service ahead of the least served.", "class"),
+        "virtual_lead",
+    ),
+)
+CLASS_QUEUE_TIME = ShownHistogram(
+    histogram("headrace_class_queue_time_seconds", "Time in the queue before the start.", "class"),
+    "queue_time",
+    LATENCY_BUCKETS_S,
 )
 TENANT_REJECTIONS = counter(
     "headrace_tenant_rejections_total",
@@ -325,7 +384,17 @@ DROPPED_FRAMES = counter("headrace_dropped_frames_total", "Undecodable frames, d
 FAMILIES: tuple[Family, ...] = (
     *(
         shown.family
-        for table in (VLLM_SCHEDULER, SCHEDULER, REPLICA, TENANT, EXECUTOR, TOKENIZER, HTTP, ADMIN)
+        for table in (
+            VLLM_SCHEDULER,
+            SCHEDULER,
+            REPLICA,
+            CLASS,
+            TENANT,
+            EXECUTOR,
+            TOKENIZER,
+            HTTP,
+            ADMIN,
+        )
         for shown in table
     ),
     *(
@@ -343,6 +412,8 @@ FAMILIES: tuple[Family, ...] = (
     REPLICA_STEP_AGE,
     REPLICA_PLAN_AGE,
     TENANT_REJECTIONS,
+    TENANT_BUDGET,
+    CLASS_QUEUE_TIME.family,
     EXECUTOR_STEP_TIME.family,
     EXECUTOR_INFO,
     HTTP_RESPONSES,

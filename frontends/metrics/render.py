@@ -15,10 +15,11 @@ import numpy as np
 from core.config import HeadraceConfig
 from core.errors import RejectionReason
 from core.request import FINISH_REASONS, FinishReason, RequestStatus
+from core.tenancy import CLASS_NAMES
 from frontends.boards import Boards, Page, text_of
 from frontends.metrics import families
 from frontends.metrics.exposition import Exposition, Labels
-from ipc.pages import STEP_REGIMES
+from ipc.pages import NO_BUDGET, STEP_REGIMES
 
 REASON_CODES = tuple((reason.value, reason.code) for reason in RejectionReason if reason.value)
 
@@ -58,6 +59,7 @@ def render(boards: Boards, facts: EngineFacts) -> bytes:
     add_vllm(out, boards, scheduler, facts)
     add_scheduler(out, boards, scheduler)
     add_replicas(out, boards, scheduler)
+    add_classes(out, scheduler)
     add_tenants(out, scheduler)
     add_workers(out, boards)
     add_processes(out, boards)
@@ -133,6 +135,16 @@ def add_replicas(out: Exposition, boards: Boards, scheduler: np.void) -> None:
         out.add(family, ages)
 
 
+def add_classes(out: Exposition, scheduler: np.void) -> None:
+    """Append the families by class of traffic."""
+    rows = [
+        ((("class", name),), row)
+        for name, row in zip(CLASS_NAMES, scheduler["classes"], strict=True)
+    ]
+    add_fields(out, families.CLASS, rows)
+    add_histograms(out, (families.CLASS_QUEUE_TIME,), rows)
+
+
 def add_tenants(out: Exposition, scheduler: np.void) -> None:
     """Append the families by tenant: the configured ones and `_other`."""
     rows = scheduler["tenants"][: int(scheduler["num_tenants"])]
@@ -141,6 +153,8 @@ def add_tenants(out: Exposition, scheduler: np.void) -> None:
         column = rows[shown.field].tolist()
         values = column if shown.scale == 1 else [value * shown.scale for value in column]
         out.add(shown.family, zip(tenants, values, strict=True))
+    budgets = zip(tenants, rows["budget_tokens"].tolist(), strict=True)
+    out.add(families.TENANT_BUDGET, [(t, left) for t, left in budgets if left != NO_BUDGET])
     counts = rows["rejections"]
     seen = [
         (t, code, int(counts[t, v]))

@@ -115,8 +115,11 @@ class Engine:
 
 
 @asynccontextmanager
-async def running_engine(kind: str, settings: Sequence[str]) -> AsyncIterator[Engine]:
-    """Start an engine with `--set` settings, wait until it serves, and end it with the context.
+async def running_engine(
+    kind: str, settings: Sequence[str], config: Path | None = None
+) -> AsyncIterator[Engine]:
+    """Start an engine with a configuration file, if any, and `--set` settings; wait until it
+    serves, and end it with the context.
 
     A SIGTERM to us cancels the task, so that the engine ends then too.
     """
@@ -124,7 +127,9 @@ async def running_engine(kind: str, settings: Sequence[str]) -> AsyncIterator[En
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
-        engine = launch(f"bench-{kind}-{os.getpid()}", settings, Path(folder) / "engine.log")
+        engine = launch(
+            f"bench-{kind}-{os.getpid()}", settings, Path(folder) / "engine.log", config
+        )
         try:
             start = time.monotonic()
             await engine.wait_ready()
@@ -134,10 +139,11 @@ async def running_engine(kind: str, settings: Sequence[str]) -> AsyncIterator[En
             await engine.stop()
 
 
-def launch(name: str, settings: Sequence[str], log: Path) -> Engine:
+def launch(name: str, settings: Sequence[str], log: Path, config: Path | None = None) -> Engine:
     """Start `headrace serve` in the background, its output in `log`."""
     command = [sys.executable, "-P", "-m", "frontends.cli.main", "serve", "--name", name]
     command += ["--port", "0", *(word for each in settings for word in ("--set", each))]
+    command += ["--config", str(config)] if config else []
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with log.open("ab") as output:
         process = subprocess.Popen(

@@ -1,0 +1,354 @@
+"""Put load on the tenants of configs/demo-tenants.toml and hold the promises against it.
+
+Phases, each after the engine has become quiet:
+
+    solo       an engine with one tenant and policy fcfs: what batch work could get at the most
+    alone      the interactive tenant, then the canary, without anybody else
+    idle       batch, all others quiet
+    beside     batch beside the interactive tenant alone
+    crowd      batch floods, a standard tenant is noisy, interactive trickles, the canary looks
+    equal      two standard tenants of one weight with 1 and 10 long prompts in flight
+    weighted   the same two with 10 each and weights 1 : 3, set by control command
+
+Service is what the policy has charged, from the scheduler's page. "Own step" is the median time to
+first token alone, a step under load the p99 gap between two tokens of the interactive tenant.
+"""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from core.config_file import load_config
+from core.tenancy import TrafficClass
+from scripts.bench import _report as report
+from scripts.bench._client import Client, Prompts, Timeline
+from scripts.bench._engine import Engine, running_engine
+from scripts.bench._tenant_loads import Pages, Progress, Sizes, Tenant, tokens_of
+
+CONFIG = report.ROOT / "configs" / "demo-tenants.toml"
+INTERACTIVE = load_config(CONFIG).classes.of(TrafficClass.INTERACTIVE)
+VOCABULARY = (1000, 40000)
+CHAT, CANARY = Sizes(48, 12), Sizes(16, 1)
+CHAT_EVERY_S, CANARY_EVERY_S = 0.3, 1.0
+BATCH, BATCH_STREAMS = Sizes(512, 128), 64
+NOISE, NOISE_STREAMS = Sizes(512, 64), 16
+LONG = Sizes(2048, 8)
+LATE_GAPS = 0.01  # a request with a larger share of late gaps has missed its promise
+PHASES = ("solo", "alone", "idle", "beside", "crowd", "equal", "weighted")
+
+Figures = dict[str, Any]
+
+BARS: Mapping[str, Sequence[report.Bar]] = {
+    "idle": (report.Bar("idle.of_solo", ">=", 0.95),),
+    "beside": (
+        report.Bar("beside.of_solo", ">=", 0.60),
+        report.Bar("beside.chat.missed_percent", "<=", 1, "%"),
+    ),
+    "crowd": (
+        report.Bar("crowd.chat.missed_percent", "<=", 1, "%"),
+        report.Bar("crowd.chat.rejected", "<=", 0),
+        report.Bar("crowd.chat.ttft_over_allowed_ms", "<=", 0, "ms"),
+        report.Bar("crowd.canary.ttft_over_allowed_ms", "<=", 0, "ms"),
+    ),
+    "equal": (
+        report.Bar("equal.ratio", ">=", 0.9),
+        report.Bar("equal.ratio", "<=", 1.1),
+    ),
+    "weighted": (
+        report.Bar("weighted.ratio", ">=", 2.7),
+        report.Bar("weighted.ratio", "<=", 3.3),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """A running engine, its tenants, and how long a phase takes."""
+
+    engine: Engine
+    pages: Pages
+    tenants: Mapping[str, Tenant]
+    admin: Client
+    seconds: float
+    settle_s: float
+
+    def ends(self) -> tuple[float, float]:
+        """Return when measuring begins and ends."""
+        start = time.perf_counter() + self.settle_s
+        return start, start + self.seconds
+
+    async def between(self, since: float, until: float) -> tuple[Progress, Progress]:
+        """Return the engine's progress at both moments."""
+        await asyncio.sleep(max(0.0, since - time.perf_counter()))
+        before = self.pages.read()
+        await asyncio.sleep(max(0.0, until - time.perf_counter()))
+        return before, self.pages.read()
+
+    async def set(self, path: str, value: str) -> None:
+        """Change a setting of the running engine; raises RuntimeError if it is refused."""
+        body = {"path": path, "value": value}
+        status, answer = await self.admin.post("/admin/commands/set", body)
+        if status != 200:
+            raise RuntimeError(f"set {path} {value}: {status} {answer}")
+
+
+def answer_figures(timelines: Sequence[Timeline]) -> Figures:
+    """Return the latencies of requests, and which of them missed the interactive promise."""
+    answered = [each for each in timelines if each.chunk_s]
+    missed = sum(1 for each in timelines if has_missed(each))
+    errors = [each for each in timelines if each.error]
+    return {
+        "requests": len(timelines),
+        "ttft_ms": report.spread_ms([each.ttft_s for each in answered]),
+        "gap_ms": report.spread_ms([gap for each in answered for gap in each.itl_s()]),
+        "missed_percent": round(100 * missed / max(1, len(timelines)), 3),
+        "rejected": sum(1 for each in errors if each.status in (429, 503, 504, 408)),
+        "errors": len(errors),
+        "error_examples": error_examples(timelines),
+    }
+
+
+def error_examples(timelines: Sequence[Timeline]) -> list[str]:
+    """Return a few different errors."""
+    return sorted({each.error for each in timelines if each.error})[:3]
+
+
+def has_missed(timeline: Timeline) -> bool:
+    """Tell whether a request failed, or its first token or more than a few gaps came late."""
+    if timeline.error or not timeline.chunk_s:
+        return True
+    gaps = timeline.itl_s()
+    late = sum(1 for gap in gaps if gap * 1e3 > INTERACTIVE.itl_ms)
+    return timeline.ttft_s * 1e3 > INTERACTIVE.ttft_ms or late > LATE_GAPS * len(gaps)
+
+
+async def alone(rig: Rig) -> Figures:
+    """Measure the interactive tenant and the canary without anybody else."""
+    figures: Figures = {}
+    for name, sizes, every_s in (("chat", CHAT, CHAT_EVERY_S), ("ops", CANARY, CANARY_EVERY_S)):
+        tenant = rig.tenants[name]
+        await tenant.request(sizes)
+        tenant.timelines.clear()
+        await tenant.trickle(every_s, sizes, time.perf_counter() + rig.seconds)
+        figures["canary" if name == "ops" else name] = answer_figures(tenant.timelines)
+    return figures
+
+
+async def batch_alone(rig: Rig) -> Figures:
+    """Measure the flood of batch work, all others quiet."""
+    since, until = rig.ends()
+    flood = asyncio.create_task(rig.tenants["nightly"].flood(BATCH_STREAMS, BATCH, until))
+    before, after = await rig.between(since, until)
+    await flood
+    return throughput(before, after, 0)
+
+
+def throughput(before: Progress, after: Progress, others: int) -> Figures:
+    """Return tokens per second computed for all but the `others`' tokens."""
+    seconds = after.at_s - before.at_s
+    steps = max(1, after.steps - before.steps)
+    return {
+        "tok_s": round((after.computed_tokens - before.computed_tokens - others) / seconds, 2),
+        "step_ms": round(1e3 * (after.step_s - before.step_s) / steps, 2),
+    }
+
+
+async def beside(rig: Rig) -> Figures:
+    """Measure batch work beside the interactive tenant, and that one's promises."""
+    since, until = rig.ends()
+    chat = rig.tenants["chat"]
+    loads = asyncio.gather(
+        rig.tenants["nightly"].flood(BATCH_STREAMS, BATCH, until),
+        chat.trickle(CHAT_EVERY_S, CHAT, until),
+    )
+    before, after = await rig.between(since, until)
+    await loads
+    others = tokens_of(chat.timelines, before.at_s, after.at_s)
+    figures = throughput(before, after, others)
+    return figures | {"chat": answer_figures(sent_after(chat.timelines, since))}
+
+
+async def crowd(rig: Rig) -> Figures:
+    """Measure the interactive tenant and the canary under everything at once."""
+    since, until = rig.ends()
+    chat, canary = rig.tenants["chat"], rig.tenants["ops"]
+    before = rig.pages.read()
+    await asyncio.gather(
+        rig.tenants["nightly"].flood(BATCH_STREAMS, BATCH, until),
+        rig.tenants["alpha"].flood(NOISE_STREAMS, NOISE, until),
+        chat.trickle(CHAT_EVERY_S, CHAT, until),
+        canary.trickle(CANARY_EVERY_S, CANARY, until),
+    )
+    figures = {
+        "chat": answer_figures(sent_after(chat.timelines, since)),
+        "canary": answer_figures(sent_after(canary.timelines, since)),
+        **throughput(before, rig.pages.read(), 0),
+    }
+    refused = rig.pages.read().rejections.get("chat", 0) - before.rejections.get("chat", 0)
+    figures["chat"]["rejected"] = max(refused, figures["chat"]["rejected"])
+    return figures
+
+
+def sent_after(timelines: Sequence[Timeline], since: float) -> list[Timeline]:
+    """Return the requests that were due once the load was there."""
+    return [each for each in timelines if each.intended_s >= since]
+
+
+async def compete(rig: Rig, first: int, second: int) -> Figures:
+    """Measure the service of two standard tenants with so many long prompts in flight."""
+    since, until = rig.ends()
+    loads = asyncio.gather(
+        rig.tenants["alpha"].flood(first, LONG, until),
+        rig.tenants["beta"].flood(second, LONG, until),
+    )
+    before, after = await rig.between(since, until)
+    await loads
+    names = ("alpha", "beta")
+    service = [after.service[name] - before.service.get(name, 0) for name in names]
+    ended = [
+        sum(1 for each in rig.tenants[n].timelines if each.done and each.ended_s >= since)
+        for n in names
+    ]
+    return {
+        "ratio": round(service[1] / max(1, service[0]), 4),
+        "service": dict(zip(names, service, strict=True)),
+        "requests": dict(zip(names, ended, strict=True)),
+        "error_examples": error_examples([t for n in names for t in rig.tenants[n].timelines]),
+        **throughput(before, after, 0),
+    }
+
+
+async def equal(rig: Rig) -> Figures:
+    """Measure two tenants of one weight, one of which asks for ten times as much."""
+    return await compete(rig, 1, 10)
+
+
+async def weighted(rig: Rig) -> Figures:
+    """Measure two tenants of weights 1 and 3 that ask for the same."""
+    await rig.set("tenants.beta.weight", "3")
+    figures = await compete(rig, 10, 10)
+    await rig.set("tenants.beta.weight", "1")
+    return figures
+
+
+RUNS = {
+    "alone": alone,
+    "idle": batch_alone,
+    "beside": beside,
+    "crowd": crowd,
+    "equal": equal,
+    "weighted": weighted,
+}
+
+
+@asynccontextmanager
+async def rig_of(
+    args: argparse.Namespace, config: Path | None, settings: Sequence[str]
+) -> AsyncIterator[Rig]:
+    """Start an engine, with the demo's tenants or, without `config`, one that plays them all."""
+    names = [tenant.name for tenant in load_config(CONFIG).tenants]
+    prompts = Prompts(*VOCABULARY, args.seed)
+    settings = [*settings, *args.set]
+    async with running_engine("tenants", settings, config) as engine, AsyncExitStack() as stack:
+        directory = engine.run_directory()
+        ports = directory.read_ports()
+        admin_url = f"http://{ports.admin_host}:{ports.admin_port}"
+        admin = await stack.enter_async_context(Client(admin_url, directory.read_admin_key()))
+        tenants = {}
+        for name in names:
+            key = f"sk-demo-{name}" if config else ""
+            client = await stack.enter_async_context(Client(engine.url, key))
+            tenants[name] = Tenant(client, await client.model(), prompts)
+        yield Rig(engine, Pages(engine), tenants, admin, args.seconds, args.settle)
+
+
+async def measure(args: argparse.Namespace) -> Figures:
+    """Run the phases that were asked for and return their figures by phase."""
+    figures: Figures = {}
+    if "solo" in args.phases:
+        print("tenants: solo", file=sys.stderr)
+        async with rig_of(args, None, ["scheduler.policy=fcfs"]) as rig:
+            figures["solo"] = await batch_alone(rig)
+    async with rig_of(args, CONFIG, []) as rig:
+        for phase in args.phases:
+            if phase == "solo":
+                continue
+            print(f"tenants: {phase}", file=sys.stderr)
+            for tenant in rig.tenants.values():
+                tenant.timelines.clear()
+            figures[phase] = await RUNS[phase](rig)
+            await rig.pages.wait_quiet()
+    return figures | comparisons(figures)
+
+
+def comparisons(figures: Figures) -> Figures:
+    """Return the phases whose figures only mean something beside those of another phase."""
+    compared: Figures = {}
+    for phase in ("idle", "beside"):
+        if phase in figures and "solo" in figures:
+            of_solo = figures[phase]["tok_s"] / figures["solo"]["tok_s"]
+            compared[phase] = figures[phase] | {"of_solo": round(of_solo, 4)}
+    if "crowd" in figures and "alone" in figures:
+        chat, canary = figures["crowd"]["chat"], figures["crowd"]["canary"]
+        chat_alone, canary_alone = (
+            figures["alone"][name]["ttft_ms"] for name in ("chat", "canary")
+        )
+        allowed = chat_alone["p99"] + INTERACTIVE.itl_ms + chat_alone["p50"]
+        canary_allowed = 2 * chat["gap_ms"]["p99"] + canary_alone["p50"]
+        compared["crowd"] = figures["crowd"] | {
+            "chat": chat | _over(chat, allowed),
+            "canary": canary | _over(canary, canary_allowed),
+        }
+    return compared
+
+
+def _over(answers: Figures, allowed_ms: float) -> Figures:
+    return {
+        "ttft_allowed_ms": round(allowed_ms, 3),
+        "ttft_over_allowed_ms": round(answers["ttft_ms"]["p99"] - allowed_ms, 3),
+    }
+
+
+async def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Measure and return the report; the bars are those of the phases that ran."""
+    figures = await measure(args)
+    bars = [bar for phase in args.phases for bar in BARS.get(phase, ())]
+    return report.build("tenants", figures, bars, command=sys.argv[1:], seed=args.seed)
+
+
+def phases(text: str) -> tuple[str, ...]:
+    """Read a list of phases, returned in the order in which they run."""
+    wanted = text.split(",")
+    unknown = set(wanted) - set(PHASES)
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: use {', '.join(PHASES)}")
+    return tuple(phase for phase in PHASES if phase in wanted)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parse = argparse.ArgumentParser(prog="scripts/bench/tenants", description=__doc__)
+    add = parse.add_argument
+    add("--set", action="append", default=[], metavar="PATH=VALUE", help="setting of the engine")
+    add("--seconds", type=float, default=30.0, help="how long each phase is measured")
+    add("--settle", type=float, default=8.0, help="load before that, seconds")
+    add("--phases", type=phases, default=PHASES, help=f"of {', '.join(PHASES)} (default: all)")
+    add("--seed", type=int, default=1, help="of the prompts")
+    add("--json", action="store_true", help="one JSON object on stdout instead of a table")
+    return parse
+
+
+def main() -> int:
+    """Run the command line; the exit status is 1 if a bar fails, 2 if nothing could be measured."""
+    args = parser().parse_args()
+    return report.run("tenants", lambda: run(args), args.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
