@@ -31,6 +31,7 @@ class KvDemand:
     min_blocks: int
     memory_fraction: float
     limit_bytes: int
+    host_bytes: int = 0  # for swapped blocks, of each replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def budget_kv(free_bytes: int, demand: KvDemand) -> KvBudget:
     `free_bytes` is measured before the weights are loaded; all replicas share it. Raises StartError
     if an explicit number does not fit, or not even one longest sequence does.
     """
-    fixed = demand.weights_bytes + demand.workspace_bytes + SAFETY_BYTES
+    fixed = demand.weights_bytes + demand.workspace_bytes + demand.host_bytes + SAFETY_BYTES
     left = free_bytes - demand.replicas * fixed
     share = int(max(0, left) * demand.memory_fraction) // demand.replicas
     allowed = min(share, demand.limit_bytes)
@@ -118,6 +119,7 @@ def budget_kv(free_bytes: int, demand: KvDemand) -> KvBudget:
         ("free at start", free_bytes),
         ("weights", demand.weights_bytes),
         ("workspace", demand.workspace_bytes),
+        ("blocks of swapped requests", demand.host_bytes),
         ("safety", SAFETY_BYTES),
         ("left for all replicas", max(0, left)),
         ("share of this replica's KV pool", share),

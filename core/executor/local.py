@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from core.clock import Clock
 from core.executor.input_batch import RowTable
 from core.executor.kv_budget import KvBudget, KvDemand, budget_kv, free_memory_bytes
-from core.executor.kv_pool import allocate_kv_pool
+from core.executor.kv_pool import SwapSpace, allocate_kv_pool
 from core.executor.model_runner import LOGITS_BYTES_MAX, ModelRunner
 from core.executor.protocol import NO_STATISTICS, ExecutorInfo, ExecutorSettings, ExecutorStatistics
 from core.executor.step_timing import StepTimer, known_or_measured
@@ -46,6 +47,7 @@ class LocalExecutor:
         self._spans = spans
         self._clock = clock
         self._runner: ModelRunner | None = None
+        self._swap_space: SwapSpace | None = None
         self._statistics = NO_STATISTICS
 
     def load(self) -> ExecutorInfo:
@@ -69,8 +71,12 @@ class LocalExecutor:
                 block_size=settings.block_size,
                 num_positions=min(settings.max_model_len, config.max_position),
             )
-            budget = budget_kv(free_bytes, kv_demand(model, settings))
-            self._runner = self._make_runner(model, kernels, budget)
+            demand = kv_demand(model, settings)
+            budget = budget_kv(free_bytes, demand)
+            caches = allocate_caches(model, kernels, budget)
+            num_host_blocks = settings.swap_memory_bytes // demand.block_bytes
+            self._swap_space = SwapSpace(caches, num_host_blocks)
+            self._runner = self._make_runner(model, kernels, caches)
             basis = self._basis(model, kernels, threads)
         return ExecutorInfo(
             num_kv_blocks=budget.num_blocks,
@@ -84,13 +90,17 @@ class LocalExecutor:
             threads=threads,
             memory_table=budget.table,
             basis=basis,
+            num_host_blocks=num_host_blocks,
+            block_bytes=demand.block_bytes,
         )
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute one step."""
         assert self._runner is not None, "execute before load"
+        assert self._swap_space is not None, "execute before load"
         started_ns = self._clock.now_ns()
         with torch.inference_mode():
+            self._swap_space.copy(plan.copies)
             rows, logprobs = self._runner.run(plan.rows)
         result = StepResult(
             replica=plan.replica,
@@ -113,10 +123,10 @@ class LocalExecutor:
         """Return counters."""
         return self._statistics
 
-    def _make_runner(self, model: LlamaModel, kernels: Kernels, budget: KvBudget) -> ModelRunner:
+    def _make_runner(
+        self, model: LlamaModel, kernels: Kernels, caches: list[Tensor]
+    ) -> ModelRunner:
         config, shape = model.config, model.attention_shape
-        layer_shape = shape.cache_shape(budget.num_blocks)
-        caches = allocate_kv_pool(config.num_layers, layer_shape, kernels.dtype)
         table = RowTable(
             self._rows, self._spans, vocab_size=config.vocab_size, block_size=shape.block_size
         )
@@ -139,6 +149,12 @@ class LocalExecutor:
         )
 
 
+def allocate_caches(model: LlamaModel, kernels: Kernels, budget: KvBudget) -> list[Tensor]:
+    """Return the KV pool: a tensor a layer."""
+    layer_shape = model.attention_shape.cache_shape(budget.num_blocks)
+    return allocate_kv_pool(model.config.num_layers, layer_shape, kernels.dtype)
+
+
 def first_block_batch() -> AttentionBatch:
     """Return a batch of one token in block 0: a step that is safe before anyone holds blocks."""
     zero = np.zeros(1, dtype=np.int32)
@@ -157,6 +173,7 @@ def kv_demand(model: LlamaModel, settings: ExecutorSettings) -> KvDemand:
         min_blocks=-(-model.num_positions // settings.block_size),
         memory_fraction=settings.kv_memory_fraction,
         limit_bytes=settings.kv_memory_limit_bytes,
+        host_bytes=settings.swap_memory_bytes,
     )
 
 

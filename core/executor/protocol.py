@@ -28,6 +28,7 @@ class ExecutorSettings:
     num_kv_blocks: int = 0  # 0 = from the memory that is free
     kv_memory_fraction: float = 0.35
     kv_memory_limit_bytes: int = 2**31
+    swap_memory_bytes: int = 0  # host memory for the KV blocks of swapped requests
     simulated_step_us: int = 2000
     simulated_token_us: float = 1.0
 
@@ -47,6 +48,8 @@ class ExecutorInfo:
     threads: int
     memory_table: tuple[tuple[str, int], ...] = ()  # (what, bytes): how the KV pool was sized
     basis: CostBasis | None = None  # what its steps cost
+    num_host_blocks: int = 0  # room for the KV blocks of swapped requests
+    block_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,8 @@ class Executor(Protocol):
         """Compute one step. Rows that cannot be computed carry an error; the others are unharmed.
 
         Plans come in the scheduler's order; a row with FEEDBACK starts with the token that the
-        same row and generation sampled last.
+        same row and generation sampled last. The copies of a plan come first, those out before
+        those in: that is how blocks are swapped out and in.
         """
         ...
 

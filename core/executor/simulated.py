@@ -5,7 +5,8 @@ Never knows: tensors; time passes only through the sleeper it is given, so a tes
 may use a virtual clock.
 
 A token is a pure function of (seed, choice, prompt, output index), whatever the batch, the
-chunking or the replica. A step takes `step_us` + `token_us` for each computed token.
+chunking or the replica. A step takes `step_us` + `token_us` for each computed token, and for each
+block that is swapped what copying the KV of a small model takes.
 """
 
 import hashlib
@@ -33,6 +34,8 @@ from core.scheduler.plan import (
 Sleeper = Callable[[int], None]  # waits that many ns
 
 DEFAULT_NUM_KV_BLOCKS = 4096
+TOKEN_BYTES = 2**14  # of KV, about those of a model of 10^8 parameters
+COPY_BYTES_PER_US = 5000
 
 
 class SimulatedExecutor:
@@ -53,6 +56,7 @@ class SimulatedExecutor:
         """End-of-sequence ids appear with `eos_probability` a token, by default never."""
         assert len(eos_token_ids) < vocab_size, "a vocabulary of end tokens only"
         self._settings = settings
+        self._block_bytes = settings.block_size * TOKEN_BYTES
         self._clock = clock
         self._sleep_ns = sleep_ns
         self._spans = spans
@@ -80,6 +84,8 @@ class SimulatedExecutor:
                 step_ns=settings.simulated_step_us * NS_PER_US,
                 token_ns=settings.simulated_token_us * NS_PER_US,
             ),
+            num_host_blocks=settings.swap_memory_bytes // self._block_bytes,
+            block_bytes=self._block_bytes,
         )
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -87,6 +93,7 @@ class SimulatedExecutor:
         started_ns = self._clock.now_ns()
         num_tokens = int(plan.rows["num_new_tokens"].sum())
         step_us = self._settings.simulated_step_us + self._settings.simulated_token_us * num_tokens
+        step_us += len(plan.copies) * self._block_bytes / COPY_BYTES_PER_US
         self._sleep_ns(round(step_us * NS_PER_US))
         rows, logprobs = self._answer(plan.rows)
         result = StepResult(

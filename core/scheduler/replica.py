@@ -40,6 +40,7 @@ class PlanInFlight:
     step: int
     planned_ns: int
     rows: RecordArray  # PLAN_ROW[n]
+    num_copies: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,7 @@ class Replica:
         """Number a plan of PLAN_ROW[n] and COPY[m], and remember it as in flight."""
         assert self.can_plan, self.index
         self.step += 1
-        self.in_flight.append(PlanInFlight(self.step, now_ns, rows))
+        self.in_flight.append(PlanInFlight(self.step, now_ns, rows, len(copies)))
         return StepPlan(self.index, self.epoch, self.step, rows, copies=copies)
 
     def acknowledge(self, plan: PlanInFlight) -> list[Fence]:

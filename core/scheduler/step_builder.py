@@ -110,16 +110,14 @@ class StepBuilder:
         return self._memory.candidates()
 
     def remaining(self, request: Request) -> int:
-        """Return the tokens left to prefill; of a waiting request all that were not swapped."""
-        if request.status is RequestStatus.SWAPPED:
-            return request.num_tokens - self._replica.kv.hit_tokens(request)
+        """Return the tokens left to prefill; of a waiting request all."""
         if request.status is not RequestStatus.RUNNING:
             return request.num_tokens
         left = self._table.prefill_end[request.row] - self._table.num_scheduled[request.row]
         return int(left) - self._prefill_tokens.get(request, 0)
 
     def hit_tokens(self, request: Request) -> int:
-        """Return how many tokens of a waiting `request` the prefix cache holds."""
+        """Return how many tokens of a waiting `request` the prefix cache holds, or the host."""
         return self._replica.kv.hit_tokens(request)
 
     def start(self, request: Request) -> Blocked:

@@ -43,7 +43,8 @@ def apply_result(scheduler: Scheduler, replica: Replica, result: StepResult, now
     replica.last_result_ns = now_ns
     scheduler.metering.steps += 1
     scheduler.metering.step_time.observe_ns(duration_ns)
-    scheduler.policy.measured(replica.index, result.step, duration_ns)
+    if not plan.num_copies:  # a step's work says nothing of the time that copies take
+        scheduler.policy.measured(replica.index, result.step, duration_ns)
     _AppliedStep(scheduler, replica, plan, result, now_ns).run()
     scheduler.unpin(replica.acknowledge(plan), now_ns)
     return True

@@ -10,7 +10,7 @@ from core.errors import ConfigError, ModelError, StartError
 from core.executor.factory import make_executor
 from core.executor.protocol import Executor, ExecutorSettings
 from core.executor.simulated import SimulatedExecutor
-from core.scheduler.plan import RecordArray, ResultError, StepPlan, row_dtype
+from core.scheduler.plan import CopyDirection, RecordArray, ResultError, StepPlan, row_dtype
 from tests.support.native_kernels import kernel_cache
 from tests.support.plan_driver import ManualClock, PlanDriver
 from tests.support.tiny_model import IM_END_ID, write_tiny_model
@@ -137,6 +137,44 @@ def test_an_empty_plan_is_answered(driver: PlanDriver) -> None:
     assert len(result.rows) == 0
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_swapped_sequence_goes_on_as_if_nothing_had_happened(kind: str, directory: Path) -> None:
+    """Blocks that were copied out, written by others, and copied back elsewhere are the same."""
+    settings = settings_for(directory, swap_memory_bytes=2**20)
+    alone, driver = make_driver(kind, settings), make_driver(kind, settings)
+    assert driver.info.num_host_blocks >= 4
+    expected = alone.add(range(10, 30), 12)
+    alone.finish([expected])
+    sequence = driver.add(range(10, 30), 12)
+    driver.step({sequence: 20})
+    driver.step({sequence: 1})
+    old, new = sequence.blocks[:3], [driver.free_blocks.pop() for _ in range(3)]
+    driver.copy(*((CopyDirection.OUT, block, i) for i, block in enumerate(old)))
+    for block in old:
+        driver.free_blocks.append(block)
+    driver.finish([driver.add(range(50, 70), 4)])
+    driver.copy(*((CopyDirection.IN, block, i) for i, block in enumerate(new)))
+    sequence.blocks[:3] = new
+    driver.rows["block_table"][sequence.row][:3] = new
+    driver.finish([sequence])
+    assert sequence.outputs == expected.outputs
+
+
+def test_a_copy_outside_its_memory_is_refused(directory: Path) -> None:
+    """Blocks beyond either pool are an IndexError before anything is written."""
+    driver = make_driver("local", settings_for(directory, swap_memory_bytes=2**20))
+    for block, host_block in ((64, 0), (-1, 0), (0, driver.info.num_host_blocks), (0, -1)):
+        for direction in CopyDirection:
+            with pytest.raises(IndexError, match="outside"):
+                driver.copy((direction, block, host_block))
+
+
+def test_without_host_memory_nothing_can_be_copied(driver: PlanDriver) -> None:
+    """An executor without memory for swapped blocks says so, and has none."""
+    assert driver.info.num_host_blocks == 0
+    assert driver.info.block_bytes > 0
+
+
 def test_forgotten_rows_have_nothing_to_feed_back(driver: PlanDriver) -> None:
     """After another scheduler took over, FEEDBACK of an old row is stale."""
     sequence = driver.add([5, 6], 3)
@@ -153,6 +191,16 @@ def test_a_simulated_step_takes_its_modelled_time(directory: Path) -> None:
     running = [driver.add(range(2, 32), 1), driver.add(range(2, 12), 1)]
     result = driver.step({running[0]: 30, running[1]: 10})
     assert result.finished_ns - result.started_ns == 500_000 + 40 * 2500
+
+
+def test_a_simulated_copy_takes_time(directory: Path) -> None:
+    """A step that copies takes longer by what the bytes of its blocks take."""
+    settings = settings_for(directory, simulated_step_us=500, swap_memory_bytes=2**20)
+    driver = make_driver("simulated", settings)
+    before_ns = driver.clock.now_ns()
+    driver.copy((CopyDirection.OUT, 3, 0), (CopyDirection.OUT, 4, 1))
+    copied_us = 2 * driver.info.block_bytes / 5000
+    assert driver.clock.now_ns() - before_ns == 500_000 + round(1000 * copied_us)
 
 
 def simulated(eos_probability: float) -> PlanDriver:

@@ -1,5 +1,7 @@
 """Deaths and arrivals of peers as the scheduler is told of them."""
 
+from dataclasses import replace
+
 from core.executor.protocol import ExecutorInfo
 from core.peers import BoardPeers, Peer
 from core.policy.cost_model import CostBasis
@@ -120,9 +122,10 @@ def test_what_a_predecessor_published_does_not_count() -> None:
     """Pool and costs are believed only under the epoch that published them."""
     segment = anonymous_segment(board_layout(EXECUTOR_PAGE))
     writer = BoardWriter(segment, EXECUTOR_PAGE, epoch=3)
-    show_info(make_info(num_kv_blocks=77, basis=CostBasis(5.0, 4.0, 3.0, 2.0, 1.0)), "m", writer, 1)
+    info = make_info(num_kv_blocks=77, basis=CostBasis(5.0, 4.0, 3.0, 2.0, 1.0))
+    show_info(replace(info, num_host_blocks=6, block_bytes=512), "m", writer, 1)
     came_up = arrivals([BoardReader(segment, EXECUTOR_PAGE)])
-    assert came_up(0, 3) == ReplicaUp(0, 3, 77, CostBasis(5.0, 4.0, 3.0, 2.0, 1.0))
+    assert came_up(0, 3) == ReplicaUp(0, 3, 77, CostBasis(5.0, 4.0, 3.0, 2.0, 1.0), 6, 512)
     assert came_up(0, 4) is None
 
 

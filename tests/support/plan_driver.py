@@ -13,7 +13,9 @@ import numpy as np
 from core.clock import Clock
 from core.executor.protocol import Executor
 from core.scheduler.plan import (
+    COPY,
     PLAN_ROW,
+    CopyDirection,
     PlanFlag,
     RecordArray,
     ResultError,
@@ -165,6 +167,13 @@ class PlanDriver:
             records.append(place)
         self._steps += 1
         return StepPlan(0, 1, self._steps, np.array(records, dtype=PLAN_ROW))
+
+    def copy(self, *copies: tuple[CopyDirection, int, int]) -> None:
+        """Run a step that only copies: (direction, block, host block)."""
+        self._steps += 1
+        nothing = np.empty(0, dtype=PLAN_ROW)
+        plan = StepPlan(0, 1, self._steps, nothing, copies=np.array(list(copies), dtype=COPY))
+        assert not len(self.executor.execute(plan).rows)
 
     def step(self, chunks: Mapping[Running, int], *, feedback: bool = False) -> StepResult:
         """Run one step and take its results in; asserts that no row failed."""

@@ -94,7 +94,9 @@ class ExecutorLoop:
 def show_info(info: ExecutorInfo, model: str, writer: BoardWriter, now_ns: int) -> None:
     """Publish what the executor has loaded; the scheduler sizes its pool by it."""
     page = writer.page
-    for name in ("weights_bytes", "kv_bytes", "num_kv_blocks", "threads"):
+    for name in (
+        "weights_bytes", "kv_bytes", "num_kv_blocks", "num_host_blocks", "block_bytes", "threads",
+    ):  # fmt: skip
         page[name] = getattr(info, name)
     if info.basis is not None:
         page["cost_basis"] = info.basis

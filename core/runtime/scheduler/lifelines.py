@@ -62,10 +62,17 @@ def arrivals(pages: Sequence[BoardReader]) -> CameUp:
 
     def came_up(replica: int, epoch: int) -> ReplicaUp | None:
         snapshot = pages[replica].read()
-        num_blocks = int(snapshot.page["num_kv_blocks"])
+        page, num_blocks = snapshot.page, int(snapshot.page["num_kv_blocks"])
         if snapshot.epoch != epoch or not num_blocks:
             return None
-        basis = CostBasis(*snapshot.page["cost_basis"].tolist())
-        return ReplicaUp(replica, epoch, num_blocks, basis if basis.is_usable else None)
+        basis = CostBasis(*page["cost_basis"].tolist())
+        return ReplicaUp(
+            replica,
+            epoch,
+            num_blocks,
+            basis if basis.is_usable else None,
+            num_host_blocks=int(page["num_host_blocks"]),
+            block_bytes=int(page["block_bytes"]),
+        )
 
     return came_up
