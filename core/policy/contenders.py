@@ -144,7 +144,10 @@ class Contenders:
         flow, traffic_class = request.flow, int(request.traffic_class)
         mine = self._under_way.get(flow)
         if mine and mine[-1] is request:
-            if grant.blocked is not Blocked.NOTHING or self._step.remaining(request) == 0:
+            if grant.blocked is not Blocked.NOTHING:
+                self.blocked.setdefault(flow, grant.blocked)
+                mine.pop()
+            elif self._step.remaining(request) == 0:
                 mine.pop()
         elif grant.blocked is not Blocked.NOTHING:
             self._block(request, grant.blocked)

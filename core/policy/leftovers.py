@@ -26,7 +26,7 @@ class Leftovers:
         self._max_tokens = max_tokens
         self._capacity: dict[int, int] = {}  # by replica
         self._ended = Blocked.NOTHING
-        self._last: Contenders | None = None
+        self.last: Contenders | None = None
 
     def capacity(self, replica: int) -> int:
         """Return how many tokens a step of `replica` takes, as far as is known."""
@@ -44,16 +44,16 @@ class Leftovers:
         else:
             self._capacity[replica] = max(self.capacity(replica), used)
         self._ended = ended
-        self._last = contenders
+        self.last = contenders
         if left > 0:
             self.tokens[contenders.first_blocked() if ended is Blocked.NOTHING else ended] += left
 
     def why(self, request: Request) -> Wait | None:
         """Return why a waiting `request` was not started by the last step, None without one."""
-        if self._last is None:
+        if self.last is None:
             return None
         flow, place = request.flow, self._flows.rank(request)
-        blocked = self._last.reason(flow)
+        blocked = self.last.reason(flow)
         if blocked is not Blocked.NOTHING:
             return Wait(blocked, place=place)
         lead, window = self._shares.lead(flow)

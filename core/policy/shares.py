@@ -43,6 +43,7 @@ class Shares:
         self._tenants = FairTable(NUM_CLASSES)
         self._classes.resize([self.limits.of(c).weight for c in TrafficClass])
         self._is_stale = False  # charged since V was worked out
+        self._serviceable: Mask = np.zeros((0, NUM_CLASSES), np.bool_)  # at that time
         self._held: dict[int, tuple[int, int]] = {}  # by replica: steps, and their charges
         self._step = StepCharges()
 
@@ -59,6 +60,8 @@ class Shares:
             self._tenants.resize(weights)
             missing = len(weights) * NUM_CLASSES - len(self.charged)
             self.charged = np.concatenate([self.charged, np.zeros(missing, np.int64)])
+            added = np.zeros((missing // NUM_CLASSES, NUM_CLASSES), np.bool_)
+            self._serviceable = np.concatenate([self._serviceable, added])
 
     def wake(self, flow: int) -> None:
         """A flow is about to have a waiting request and has none."""
@@ -140,7 +143,7 @@ class Shares:
 
     def advance(self, serviceable: Mask) -> None:
         """Work V out for both levels: which flows could use more, bool[flows]."""
-        table = serviceable.reshape(-1, NUM_CLASSES)
+        self._serviceable = table = serviceable.reshape(-1, NUM_CLASSES)
         self._tenants.advance(table)
         self._classes.advance(np.flatnonzero(_any_tenant(table)).tolist())
         self._is_stale = False
@@ -213,8 +216,9 @@ class Shares:
 
     def _catch_up(self) -> None:
         """Let V follow what was served since the last step that had a choice."""
-        waiting = self._flows.by_class(self._flows.num_waiting) > 0
         running = self._flows.by_class(self._flows.num_running) > 0
+        waiting = self._flows.by_class(self._flows.num_waiting) > 0
+        waiting |= running & self._serviceable  # probably with a prompt under way
         some_wait = _any_tenant(waiting)
         self._tenants.advance(np.where(some_wait, waiting, running))
         classes = some_wait if some_wait.any() else _any_tenant(running)
