@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from core.tenancy import DEFAULT_TENANT, TrafficClass
-from frontends.http.errors import bad_request, invalid_api_key, permission_denied
+from frontends.http.errors import bad_request, class_forbidden, invalid_api_key
 from ipc.directory import DirectorySnapshot, DirectoryTenant
 
 MAX_KEY_BYTES = 1024
@@ -98,6 +98,15 @@ SERVICE_TIERS: dict[str, TrafficClass | None] = {
 """OpenAI's tiers; None = the tenant's default class."""
 
 
+TIERS: dict[TrafficClass, str] = {
+    TrafficClass.INTERACTIVE: "priority",
+    TrafficClass.STANDARD: "default",
+    TrafficClass.BATCH: "flex",
+    TrafficClass.ADMINISTRATIVE: "default",
+}
+"""What a client that named a tier is told of the class that it got."""
+
+
 def traffic_class_for(
     tenant: Tenant, header: bytes | None, service_tier: str | None
 ) -> TrafficClass:
@@ -120,7 +129,5 @@ def traffic_class_for(
     if wanted is None:
         return tenant.default_class
     if wanted not in tenant.classes:
-        raise permission_denied(
-            f"The tenant may not use the class '{wanted.name.lower()}'.", "class_forbidden", param
-        )
+        raise class_forbidden(tenant.name, wanted, param)
     return wanted

@@ -13,6 +13,7 @@ import orjson
 
 from core.errors import RETRY_AFTER_MS, Rejection, RejectionReason
 from core.messages.http import Chunk, Failed
+from core.tenancy import TrafficClass
 
 INVALID_REQUEST = "invalid_request_error"
 RATE_LIMIT = "rate_limit_error"
@@ -132,6 +133,19 @@ def invalid_api_key(message: str) -> ApiError:
 def permission_denied(message: str, code: str, param: str | None = None) -> ApiError:
     """Return the 403 for what this caller may not do."""
     return ApiError(403, message, type_=PERMISSION, code=code, param=param)
+
+
+def class_forbidden(tenant: str, traffic_class: TrafficClass, param: str) -> ApiError:
+    """Return the 403 for a class that the tenant does not have."""
+    return ApiError(
+        403,
+        f"The tenant may not use the class '{traffic_class.label}'"
+        f" (setting: tenants[{tenant}].classes).",
+        type_=PERMISSION,
+        code=RejectionReason.TENANT_FORBIDDEN.code,
+        param=param,
+        reason=RejectionReason.TENANT_FORBIDDEN,
+    )
 
 
 def overloaded(message: str, code: str, retry_after_ms: int = RETRY_AFTER_MS) -> ApiError:

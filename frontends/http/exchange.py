@@ -62,6 +62,7 @@ class Exchange:
         self.telemetry = telemetry
         self.tenant: Tenant | None = None
         self.traffic_class: TrafficClass | None = None
+        self.tenant_headers: Callable[[], list[Header]] | None = None
         self.has_started = False
         self._headers: list[Header] = scope["headers"]
         self._receive = receive
@@ -103,6 +104,8 @@ class Exchange:
         ]
         if self.traffic_class is not None:
             all_headers.append((b"x-headrace-class", self.traffic_class.name.lower().encode()))
+        if self.tenant_headers is not None:
+            all_headers += self.tenant_headers()
         if length is not None:
             all_headers.append((b"content-length", str(length).encode()))
         await self._send({"type": "http.response.start", "status": status, "headers": all_headers})

@@ -18,6 +18,7 @@ from frontends.boards import Boards
 from frontends.engine_client import EngineClient
 from frontends.http.app import Application
 from frontends.http.auth import Authenticator
+from frontends.http.doorstep import Doorstep, EngineLimits
 from frontends.http.lifecycle import Lifecycle
 from frontends.http.limits import MS_PER_S, ConnectionLimits
 from frontends.http.meta import Meta, installed_version
@@ -100,6 +101,7 @@ def _application(
     model = ServedModel.of(outside.card, outside.config)
     generator = Generator(
         client,
+        _doorstep(outside),
         outside.clock,
         outside.wall_clock_s,
         verdict_hold_s=http.verdict_hold_ms / MS_PER_S,
@@ -120,6 +122,16 @@ def _application(
         lifecycle,
         slice_bytes=limits.slice_bytes,
     )
+
+
+def _doorstep(outside: Outside) -> Doorstep:
+    scheduler = outside.config.scheduler
+    limits = EngineLimits(
+        max_model_len=outside.card.max_model_len,
+        max_queued_requests=scheduler.max_queued_requests,
+        has_tenant_limits=scheduler.policy == "headrace",
+    )
+    return Doorstep(limits, outside.read_directory, outside.read_boards, outside.clock)
 
 
 def _meta(outside: Outside, lifecycle: Lifecycle) -> Meta:

@@ -19,7 +19,7 @@ from frontends.openai.answers import Choice, Usage
 from frontends.openai.decode import FieldWarner, decode_json, refuse_unsupported
 from frontends.openai.generation import Generator
 from frontends.openai.logprobs import chat_logprobs
-from frontends.openai.parameters import Asked, ServedModel, generate_message
+from frontends.openai.parameters import Asked, ServedModel, generate_message, told_tier
 from frontends.openai.prompts import chat_prompt
 from frontends.openai.schema import ChatCompletionRequest
 
@@ -86,6 +86,7 @@ class ChatRenderer:
             "object": "chat.completion.chunk",
             "created": created_s,
             "model": model_name,
+            **told_tier(message, request),
         }
         self._template = EventTemplate(
             self._head, b',"delta":{"content":', b"}", has_usage=self._wants_usage

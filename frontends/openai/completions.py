@@ -20,7 +20,7 @@ from frontends.openai.answers import Choice, Usage
 from frontends.openai.decode import FieldWarner, decode_json, refuse_unsupported
 from frontends.openai.generation import Generator
 from frontends.openai.logprobs import completion_logprobs, num_characters
-from frontends.openai.parameters import Asked, ServedModel, generate_message
+from frontends.openai.parameters import Asked, ServedModel, generate_message, told_tier
 from frontends.openai.prompts import completion_prompts
 from frontends.openai.schema import CompletionRequest
 
@@ -83,6 +83,7 @@ class CompletionRenderer:
             "object": "text_completion",
             "created": created_s,
             "model": model_name,
+            **told_tier(message, request),
         }
         self._template = EventTemplate(self._head, b',"text":', b"", has_usage=self._wants_usage)
         self._prompt_texts: dict[int, str] = {}

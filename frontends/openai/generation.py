@@ -11,6 +11,7 @@ client-side times. Never knows: JSON shapes (a `Renderer` has them) or how the e
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -19,6 +20,7 @@ from core.clock import NS_PER_MS, NS_PER_S, Clock
 from core.messages.http import Chunk, Failed, Queued, Started
 from core.messages.tokenizer import Generate
 from frontends.engine_client import EngineClient, Event, Operation
+from frontends.http.doorstep import Doorstep
 from frontends.http.errors import ApiError, Header, from_end, from_failure
 from frontends.http.exchange import EVENT_STREAM, Exchange
 from frontends.http.sse import DONE, KEEP_ALIVE, event
@@ -58,6 +60,7 @@ class Generator:
     """Runs operations and answers with what they bring."""
 
     client: EngineClient
+    doorstep: Doorstep
     clock: Clock
     wall_clock_s: Callable[[], float]
     verdict_hold_s: float
@@ -71,6 +74,8 @@ class Generator:
         self, exchange: Exchange, message: Generate, renderer: Renderer, *, is_stream: bool
     ) -> None:
         """Answer with the output of `message`; raises ApiError while a status can be sent."""
+        exchange.tenant_headers = partial(self.doorstep.headers, message.tenant)
+        self.doorstep.check(message)
         timer = StreamTimer(exchange.telemetry, exchange.accepted_ns)
         with self.client.generate(message) as operation:
             operation.on_overflow = exchange.cut_slow_reader

@@ -14,7 +14,7 @@ from core.messages.tokenizer import Generate, Prompt
 from core.model_card import ModelCard
 from core.sampling_params import NO_LOGPROBS, SamplingParams
 from frontends.engine_client import new_operation_id
-from frontends.http.auth import traffic_class_for
+from frontends.http.auth import TIERS, traffic_class_for
 from frontends.http.errors import ApiError, bad_request, model_not_found
 from frontends.http.exchange import Exchange
 from frontends.openai.schema import GenerationFields
@@ -96,6 +96,11 @@ def generate_message(
         queue_deadline_ns=_queue_deadline_ns(exchange, request),
         end_deadline_ns=_end_deadline_ns(exchange, request),
     )
+
+
+def told_tier(message: Generate, request: GenerationFields) -> dict[str, object]:
+    """Return the field that says which tier served the request, if it named one."""
+    return {} if request.service_tier is None else {"service_tier": TIERS[message.traffic_class]}
 
 
 def sampling_params(request: GenerationFields, asked: Asked, model: ServedModel) -> SamplingParams:

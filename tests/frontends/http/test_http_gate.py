@@ -182,6 +182,7 @@ def test_a_class_that_cannot_be_had_is_refused(
     with pytest.raises(ApiError) as refused:
         traffic_class_for(LIMITED, header, tier)
     assert (refused.value.status, refused.value.param) == (status, param)
+    assert (refused.value.code == "tenant_forbidden") == (status == 403)
 
 
 @pytest.mark.parametrize(

@@ -212,6 +212,25 @@ def test_headers_tell_class_and_queue_time(rig: HttpRig) -> None:
         assert answer.headers["x-headrace-class"] == "batch"
 
 
+@pytest.mark.parametrize(
+    ("tier", "header", "told"),
+    [("flex", None, "flex"), ("auto", None, "default"), ("flex", "interactive", "priority")],
+)
+def test_an_answer_tells_the_tier_that_served_it(
+    rig: HttpRig, tier: str, header: str | None, told: str
+) -> None:
+    """Who names a service tier is told which one it got, whole or streamed; others are not."""
+    extra = {} if header is None else {"x-headrace-class": header}
+    client = rig.openai(default_headers=extra)
+    messages: Any = [{"role": "user", "content": "say hi"}]
+    named: Any = {"model": MODEL, "messages": messages, "service_tier": tier}
+    assert client.chat.completions.create(**named).service_tier == told
+    chunks = client.chat.completions.create(**named, stream=True)
+    assert {chunk.service_tier for chunk in chunks} == {told}
+    plain = client.chat.completions.create(model=MODEL, messages=messages)
+    assert plain.service_tier is None
+
+
 ERRORS = [
     ("reject CONTEXT_LENGTH_EXCEEDED", openai.BadRequestError, 400, "context_length_exceeded"),
     ("reject KV_NEVER_FITS", openai.BadRequestError, 400, "kv_never_fits"),
