@@ -16,7 +16,7 @@ from core.scheduler.plan import OutputKind
 from core.scheduler.replica import ReplicaState
 from core.tenancy import TrafficClass
 from tests.support.scheduling import NS_PER_S, CheckedEngine, make_settings, reference_tokens
-from tests.support.whimsical_policy import WhimsicalPolicy
+from tests.support.preempting_policies import WhimsicalPolicy
 
 VOCAB_SIZE = 60  # small, so that EOS and stop tokens are common
 NUM_TOKENIZERS = 2
