@@ -15,7 +15,7 @@ def cache_directory(environ: Mapping[str, str]) -> Path:
 
 
 def state_directory(environ: Mapping[str, str]) -> Path:
-    """Return the place of what is worth keeping: audit logs."""
+    """Return the place of what is worth keeping: audit logs, run-time tenants."""
     return _place(environ, "XDG_STATE_HOME", ".local/state")
 
 

@@ -23,11 +23,13 @@ from core.models.package_index import PipIndex
 from core.models.pull import pull
 from core.models.registry import ALIASES, ModelFacts, models_directory, resolve
 from core.monotonic_clock import MonotonicClock
+from core.runtime.supervisor.kept_tenants import KeptTenants
 from core.runtime.supervisor.loop import Supervisor
 from core.runtime.supervisor.stage import Stage, set_up
 from core.runtime.supervisor.start_report import ready_lines, start_table
 from core.supervision.spec import child_specs
 from core.terminal import PROGRAM, Terminal, run_main
+from core.user_directories import state_directory
 
 DESCRIPTION = """Start the engine in the foreground.
 
@@ -51,13 +53,15 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     """Run one engine from start to end and return its exit code."""
     config = load_config(args.config, args.overrides)
     logging.basicConfig(stream=sys.stderr, level=config.supervision.log_level, format=LOG_FORMAT)
+    kept = KeptTenants(state_directory(os.environ) / config.name, config)
+    config = kept.restored()
     facts = find_model(config.engine.model, terminal)
     config = fit_to_machine(config, facts)
     specs = child_specs(config)
     stage = set_up(config, specs)
     try:
         card = model_card(config, facts)
-        supervisor = Supervisor(config, card, stage, specs, os.environ, MonotonicClock())
+        supervisor = Supervisor(config, card, stage, specs, os.environ, MonotonicClock(), kept)
         return supervise(supervisor, config, stage, terminal)
     finally:
         stage.close()

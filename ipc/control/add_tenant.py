@@ -7,7 +7,7 @@ from ipc.control.declaration import (
     Destination,
     Effect,
 )
-from ipc.control.directory_results import CHANGE_RESULT
+from ipc.control.directory_results import CHANGE_RESULT, KEPT
 
 COMMAND = Command(
     name="add-tenant",
@@ -31,5 +31,5 @@ COMMAND = Command(
             max_length=64,
         ),
     ),
-    result=CHANGE_RESULT,
+    result=(*CHANGE_RESULT, KEPT),
 )

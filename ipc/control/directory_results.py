@@ -6,6 +6,9 @@ reads the directory goes by its version.
 
 from ipc.control.declaration import ResultField
 
+KEPT = ResultField(
+    "kept", "boolean", "true: it outlives the engine; false: the state directory cannot be written"
+)
 CHANGE_RESULT = (
     ResultField("version", "integer", "version of the tenant directory that has the change"),
     ResultField("before", "any", "what it was"),

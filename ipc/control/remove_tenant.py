@@ -7,7 +7,7 @@ from ipc.control.declaration import (
     Destination,
     Effect,
 )
-from ipc.control.directory_results import CHANGE_RESULT
+from ipc.control.directory_results import CHANGE_RESULT, KEPT
 
 COMMAND = Command(
     name="remove-tenant",
@@ -25,5 +25,5 @@ COMMAND = Command(
         ),
     ),
     confirm="Remove {target}?",
-    result=CHANGE_RESULT,
+    result=(*CHANGE_RESULT, KEPT),
 )

@@ -7,7 +7,7 @@ from ipc.control.declaration import (
     Destination,
     Effect,
 )
-from ipc.control.directory_results import CHANGE_RESULT
+from ipc.control.directory_results import CHANGE_RESULT, KEPT
 
 COMMAND = Command(
     name="rotate-key",
@@ -38,5 +38,5 @@ COMMAND = Command(
         ),
     ),
     confirm="Change the key of {target}?",
-    result=CHANGE_RESULT,
+    result=(*CHANGE_RESULT, KEPT),
 )

@@ -100,7 +100,9 @@ def test_a_waiting_request_says_why(engine: Engine) -> None:
             rows: list[Json] = done(engine, "requests")["requests"]
             return [row for row in rows if row["status"] == status]
 
-        wait_until(lambda: len(listed("waiting")) == 2 and listed("running"), "one to run")
+        wait_until(
+            lambda: len(listed("waiting")) == 2 and len(listed("running")) == 1, "one to run"
+        )
         waiting = max(listed("waiting"), key=lambda row: row["request_id"])
         (shown,) = done(engine, "show", request=waiting["operation_id"])["requests"]
         assert shown["blocked"] == "class_cap"

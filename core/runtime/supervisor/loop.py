@@ -23,6 +23,7 @@ from core.config import HeadraceConfig
 from core.model_card import ModelCard
 from core.runtime.supervisor.calls import SupervisorCalls
 from core.runtime.supervisor.drain import Drain
+from core.runtime.supervisor.kept_tenants import KeptTenants
 from core.runtime.supervisor.launch import ChildProcess, child_environment, child_setup, start_child
 from core.runtime.supervisor.page import SupervisorPage
 from core.runtime.supervisor.roster import Roster
@@ -75,6 +76,7 @@ class Supervisor:
         specs: tuple[ChildSpec, ...],
         environ: Mapping[str, str],
         clock: Clock,
+        kept_tenants: KeptTenants,
     ) -> None:
         """Take over `stage`; its owner closes it after `close`."""
         self.tree = SupervisionTree(specs, tree_limits(config))
@@ -93,7 +95,9 @@ class Supervisor:
         self._bell = Doorbell.create()
         self._signals: list[int] = []
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._calls = SupervisorCalls(self._context, stage.directory, TenantCommands(config, stage))
+        self._calls = SupervisorCalls(
+            self._context, stage.directory, TenantCommands(config, stage, kept_tenants)
+        )
         self._drain = Drain(self._context, stage)
         self._is_fast_exit = False
         self._poller = zmq.Poller()

@@ -3,8 +3,8 @@
 
 Owns: the directory's writing end, the order check → publish → ring, and the answers. Never knows:
 what a setting means (`core.tenancy_changes`), or when the others have taken it over: each says so
-in its heartbeat line. A change counts until the engine stops; the configuration file is not
-written.
+in its heartbeat line. The configuration file is never written; `kept_tenants` keeps tenants and
+keys over a restart.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ import numpy as np
 
 from core.config import HeadraceConfig
 from core.errors import ConfigError
+from core.runtime.supervisor.kept_tenants import KeptTenants
 from core.runtime.supervisor.stage import Stage
 from core.runtime.wiring import directory_doorbells
 from core.tenancy import CLASS_NAMES, Room
@@ -25,7 +26,7 @@ from core.tenancy_changes import (
     set_value,
 )
 from core.tenancy_in_use import Held, InUse, broken_promises
-from core.tenant_directory import configured_tenancy, snapshot_of
+from core.tenant_directory import snapshot_of, tenancy_of
 from ipc.board import BoardReader
 from ipc.control.declaration import ArgumentError
 from ipc.directory import DirectoryReader, DirectoryWriter
@@ -33,6 +34,7 @@ from ipc.doorbell import Doorbell
 from ipc.pages import SCHEDULER_PAGE
 
 COMMANDS = ("set", "pause", "resume", "add-tenant", "remove-tenant", "rotate-key")
+KEPT_COMMANDS = ("add-tenant", "remove-tenant", "rotate-key")
 
 Args = Mapping[str, object]
 
@@ -40,12 +42,15 @@ Args = Mapping[str, object]
 class TenantCommands:
     """Carries out changes, one at a time."""
 
-    def __init__(self, config: HeadraceConfig, stage: Stage) -> None:
+    def __init__(self, config: HeadraceConfig, stage: Stage, kept: KeptTenants) -> None:
         """Go on from the first version, which `stage` has published."""
         segment = stage.segments[stage.directory.directory]
-        self.tenancy = configured_tenancy(config)
+        first = DirectoryReader(segment).read()
+        self.tenancy = tenancy_of(first)
+        self._kept = kept
+        self._is_kept = True
         self._room = Room(config.engine.replicas, config.engine.max_num_seqs)
-        self._admin_key_sha256 = DirectoryReader(segment).read().admin_key_sha256
+        self._admin_key_sha256 = first.admin_key_sha256
         self._writer = DirectoryWriter(segment)
         self._page = BoardReader(stage.segments[stage.directory.board("scheduler")], SCHEDULER_PAGE)
         self._bells: Sequence[Doorbell] = [
@@ -66,7 +71,9 @@ class TenantCommands:
             self.tenancy = change.tenancy
             for bell in self._bells:
                 bell.ring()
-        return {"version": self._writer.version, "before": change.before, "after": change.after}
+            self._is_kept = self._kept.save(self.tenancy.tenants)
+        answer = {"version": self._writer.version, "before": change.before, "after": change.after}
+        return answer | ({"kept": self._is_kept} if command in KEPT_COMMANDS else {})
 
     def _change(self, command: str, args: Args) -> Change:
         tenancy, room = self.tenancy, self._room
