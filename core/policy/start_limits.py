@@ -21,6 +21,7 @@ from core.request import Request
 from core.tenancy import NUM_CLASSES, ClassConfig, TenantConfig, TrafficClass
 
 Reasons = npt.NDArray[np.int8]  # values of `Blocked`
+NO_LIMIT = 1 << 40  # blocks
 
 
 @dataclass(slots=True)
@@ -109,10 +110,10 @@ class StartLimits:
         if reason:
             return Blocked(int(reason))
         needed = self._needed_blocks(request)
-        quota = blocks_of(self._tenants[tenant].kv_quota_fraction, on.num_blocks)
+        quota = _share(self._tenants[tenant].kv_quota_fraction, on.num_blocks)
         if on.tenants[tenant].num_blocks + needed > quota:
             return Blocked.KV_QUOTA
-        share = blocks_of(self._classes[traffic_class].max_kv_fraction, on.num_blocks)
+        share = _share(self._classes[traffic_class].max_kv_fraction, on.num_blocks)
         if on.classes[traffic_class].num_blocks + needed > share:
             return Blocked.CLASS_CAP
         return Blocked.NOTHING
@@ -173,9 +174,7 @@ class StartLimits:
             reason = Blocked.INCOMPATIBLE
         elif 0 < config.max_concurrency <= self._num_running[tenant]:
             reason = Blocked.CONCURRENCY
-        elif (
-            0 < blocks_of(config.kv_quota_fraction, on.num_blocks) <= on.tenants[tenant].num_blocks
-        ):
+        elif 0 < _share(config.kv_quota_fraction, on.num_blocks) <= on.tenants[tenant].num_blocks:
             reason = Blocked.KV_QUOTA
         on.tenant_reasons[tenant] = reason
 
@@ -187,7 +186,7 @@ class StartLimits:
         num_fixed = sum(has.num_requests for config, has in pairs if not config.preemptible)
         for index, (config, has) in enumerate(pairs):
             kept_free = min(sum(short) - short[index], self._max_num_seqs - 1)
-            share = blocks_of(config.max_kv_fraction, on.num_blocks)
+            share = _share(config.max_kv_fraction, on.num_blocks)
             has_all_blocks = 0 < share <= has.num_blocks
             reason = Blocked.NOTHING
             if self._is_class_paused[index]:
@@ -200,3 +199,8 @@ class StartLimits:
 
     def _needed_blocks(self, request: Request) -> int:
         return -(-(request.prompt_len + request.max_tokens) // self._block_size)
+
+
+def _share(fraction: float, num_blocks: int) -> int:
+    """Return the blocks of a share; a whole pool is none: more may be asked for than is used."""
+    return blocks_of(fraction, num_blocks) if fraction < 1 else NO_LIMIT
