@@ -11,7 +11,8 @@ them. Never knows: how many tokens fit, what a charge is.
 At 1 and 2 tenants are within their windows too, as long as any is that can use the step. A waiting
 head that is blocked stops its own flow. One that lacks memory has a claim on what becomes free:
 nothing else starts in this step but what can be preempted for it. Without a free row nothing
-starts. What waits counts for V, blocked or not, unless a limit of its own keeps it from starting.
+starts, and after a few heads that are too long for what is left of the step nobody else is tried.
+What waits counts for V, blocked or not, unless a limit of its own keeps it from starting.
 """
 
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ from core.tenancy import NUM_CLASSES, TrafficClass
 
 CLOSING = frozenset({Blocked.SEQUENCES, Blocked.DRAINING})
 UNLIMITED = 1 << 40
+TRIES = 4
 CLAIMING = frozenset({Blocked.MEMORY, Blocked.HEADROOM})
 OF_CLASS = frozenset({Blocked.CLASS_CAP, Blocked.RESERVE})
 CLASSES = tuple(range(NUM_CLASSES))
@@ -97,6 +99,7 @@ class Contenders:
         self._shut: set[int] = set()  # flows that start nothing more
         self._closed: dict[int, Blocked] = {}  # classes that do not, and why
         self._is_reserved = False
+        self._num_too_long = 0  # heads that do not fit whole when none may be computed in part
         self._under_way: dict[int, list[Request]] = {}
         for request in sorted(step.prefills(), key=due_ns, reverse=True):
             self._under_way.setdefault(request.flow, []).append(request)
@@ -213,6 +216,10 @@ class Contenders:
         self._shut.add(request.flow)
         if blocked in CLOSING:
             self._close(CLASSES, blocked)
+        elif blocked is Blocked.PARTIAL_PREFILLS:
+            self._num_too_long += 1
+            if self._num_too_long == TRIES:
+                self._close(CLASSES, blocked)
         elif blocked in OF_CLASS:
             self._close((int(request.traffic_class),), blocked)
         elif blocked in CLAIMING and self.claim is None:

@@ -132,6 +132,8 @@ class StepBuilder:
         if self.tokens_left <= 0:
             return Grant(0, Blocked.TOKENS)
         if request.status is not RequestStatus.RUNNING:
+            if self._is_one_too_many(request, max_tokens):
+                return Grant(0, Blocked.PARTIAL_PREFILLS)
             blocked, quote = self._may_start(request)
             if quote is None:
                 return Grant(0, blocked)
@@ -203,6 +205,14 @@ class StepBuilder:
         return better_elsewhere(
             request, self._replica, others, scheduler.fits, patience, self.now_ns
         )
+
+    def _is_one_too_many(self, request: Request, max_tokens: int) -> bool:
+        """Tell, before memory is looked at, whether a waiting prompt cannot be computed whole while
+        no more may be computed in part.
+        """
+        if len(self._partial) < self._settings.max_num_partial_prefills:
+            return False
+        return min(max_tokens, self.tokens_left) < request.num_tokens - self.hit_tokens(request)
 
     def _may_be_computed(self, request: Request, remaining: int, max_tokens: int) -> bool:
         """Tell whether so many tokens leave no more prompts partly computed than may be."""
