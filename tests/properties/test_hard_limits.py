@@ -33,7 +33,7 @@ def random_class(rng: Random, *, preemptible: bool) -> ClassConfig:
     return ClassConfig(
         max_seqs=max_seqs,
         reserved_seqs=rng.choice((0, 1, 2)),
-        max_kv_fraction=rng.choice((1.0, 0.5, 0.3)),
+        max_kv_fraction=rng.choice((1.0, 0.5, 0.25)),
         max_prompt_tokens=rng.choice((0, 0, 12)),
         preemptible=preemptible,
         sheddable=False,
@@ -48,7 +48,7 @@ def random_tenant(rng: Random, name: str) -> TenantConfig:
         max_concurrency=rng.choice((0, 1, 2)),
         max_queued_requests=rng.choice((0, 3)),
         max_queued_tokens=rng.choice((0, 100)),
-        kv_quota_fraction=rng.choice((1.0, 0.4)),
+        kv_quota_fraction=rng.choice((1.0, 0.25)),
         replicas=rng.choice(((), (0,), (1,))),
         tokens_per_minute=rate,
         burst_tokens=rate and rng.choice((40, 200)),
