@@ -23,18 +23,17 @@ from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
 from core.scheduler import events as ev
 from core.scheduler.deadlines import DeadlineKind
+from core.scheduler.decisions import Decision
 from core.scheduler.plan import OutputBatch, RecordArray, StepPlan, StepResult
 from core.scheduler.replica import Replica, ReplicaState
 from core.scheduler.scheduler import Scheduler
 from core.scheduler.settings import EngineSettings
-from core.scheduler.standings import ClassStanding, Standings, TenantStanding
+from core.scheduler.standings import ClassStanding, Standings, TenantStandings
 from core.scheduler.statistics import (
     EngineStatistics,
     RequestView,
-    TenantStatistics,
     engine_statistics,
     request_view,
-    tenant_statistics,
 )
 from core.scheduler.step_builder import StepBuilder
 from core.scheduler.step_results import apply_result
@@ -116,12 +115,8 @@ class EngineCore:
         """Return the present state in numbers."""
         return engine_statistics(self._scheduler)
 
-    def tenant_statistics(self) -> list[TenantStatistics]:
-        """Return the present state of every tenant, by its index in the counters."""
-        return tenant_statistics(self._scheduler)
-
-    def standings(self, now_ns: int) -> tuple[list[ClassStanding], list[TenantStanding]]:
-        """Return what classes have, by value, and tenants, by their index in the counters."""
+    def standings(self, now_ns: int) -> tuple[list[ClassStanding], TenantStandings]:
+        """Return what classes have, by value, and tenants."""
         return self._standings.take(now_ns)
 
     def why(self, request_id: int) -> Wait | None:
@@ -140,12 +135,16 @@ class EngineCore:
     @property
     def trace_log(self) -> TraceLog:
         """The requests that have ended."""
-        return self._scheduler.trace_log
+        return self._scheduler.records.trace_log
 
     def request(self, request_id: int) -> RequestView | None:
         """Return one request, None if it is unknown."""
         found = self._scheduler.requests.get(request_id)
         return None if found is None else request_view(self._scheduler, found)
+
+    def decisions(self, since: int, limit: int) -> list[Decision]:
+        """Return up to `limit` decisions from number `since` on that are still kept."""
+        return self._scheduler.records.decisions.since(since, limit)
 
     def check_integrity(self) -> None:
         """Assert every invariant of the whole state; linear in its size."""
@@ -221,15 +220,19 @@ class EngineCore:
     def _replica_up(self, replica: Replica, up: ev.ReplicaUp, now_ns: int) -> None:
         if replica.state is ReplicaState.UP:
             self._lose_replica(replica, ReplicaState.DOWN, now_ns)
-        replica.come_up(up.epoch, up.num_blocks, up.num_host_blocks, up.block_bytes)
+        replica.come_up(up)
+        self._scheduler.records.epoch(replica.index, "up", up.epoch, up.num_blocks, now_ns)
         self._scheduler.policy.replica_up(replica.index, up.basis)
         self._end_what_never_fits(now_ns)
 
     def _lose_replica(self, replica: Replica, state: ReplicaState, now_ns: int) -> None:
+        self._scheduler.records.epoch(
+            replica.index, state.name.lower(), replica.epoch, replica.num_blocks, now_ns
+        )
         self._scheduler.lose_rows(replica, state, now_ns)
         if state is not ReplicaState.GONE:
             return
-        if self._scheduler.has_replica():
+        if self._scheduler.routing.has_replica():
             self._end_what_never_fits(now_ns)
             return
         for request in self._scheduler.live_requests():
@@ -240,9 +243,9 @@ class EngineCore:
     def _end_what_never_fits(self, now_ns: int) -> None:
         """The set of pools has changed: end waiting requests that none of them can hold."""
         scheduler = self._scheduler
-        most = scheduler.max_pool_blocks()
+        most = scheduler.routing.max_pool_blocks()
         for request in scheduler.waiting.members():
-            needed = scheduler.needed_blocks(request)
+            needed = scheduler.routing.needed_blocks(request)
             if 0 < most < needed:
                 scheduler.finish(
                     request,

@@ -5,6 +5,7 @@ knows: how shares are kept (the policy's), who looks. Taken when a page is publi
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from core.clock import NS_PER_S
 from core.policy.base import Standing
+from core.policy.limits import Limits
 from core.scheduler.scheduler import Scheduler
 from core.tenancy import CLASS_NAMES, NUM_CLASSES, TrafficClass
 
@@ -19,7 +21,8 @@ WINDOW_NS = 10 * NS_PER_S
 SAMPLE_NS = NS_PER_S
 NO_BUDGET = -1  # as in `ipc.pages`, which this room does not know
 
-Flows = npt.NDArray[np.int64]
+Counts = npt.NDArray[np.int64]
+Shares = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +42,31 @@ class ClassStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class TenantStanding:
-    """One tenant."""
+class TenantStandings:
+    """All tenants, by their index in the counters: columns, as there may be hundreds."""
 
-    paused: bool
-    weight: float
-    share_due: float
-    share_used: float
-    service: int
-    virtual_lead: float
-    budget_tokens: int  # NO_BUDGET = it has none
-    budget_tat_ns: int  # when that is full again (`core.token_rate`); 0 = it has none
-    kv_quota_blocks: int
+    paused: npt.NDArray[np.bool_]
+    weight: Shares
+    share_due: Shares
+    share_used: Shares
+    service: Counts
+    virtual_lead: Counts
+    budget_tokens: Counts  # NO_BUDGET = it has none
+    budget_tat_ns: Counts  # when that is full again (`core.token_rate`); 0 = it has none
+    kv_quota_blocks: Counts
+    held_blocks: Counts  # on all replicas
+    oldest_arrival_ns: Counts  # of its requests that never started; 0 = none
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """What the limits say of each tenant, worked out once for as long as they rule."""
+
+    limits: Limits
+    names: tuple[str, ...]
+    paused: npt.NDArray[np.bool_]
+    weight: Shares
+    kv_quota: Shares
 
 
 class Standings:
@@ -59,22 +75,68 @@ class Standings:
     def __init__(self, scheduler: Scheduler) -> None:
         """Start without a past."""
         self._scheduler = scheduler
-        self._samples: deque[tuple[int, Flows]] = deque()
+        self._samples: deque[tuple[int, Counts]] = deque()
+        self._settings = _Settings(Limits(), (), np.zeros(0, bool), np.zeros(0), np.zeros(0))
 
-    def take(self, now_ns: int) -> tuple[list[ClassStanding], list[TenantStanding]]:
-        """Return classes by value and tenants by their index in the counters."""
+    def take(self, now_ns: int) -> tuple[list[ClassStanding], TenantStandings]:
+        """Return classes by value, and tenants."""
+        self._read_limits()
         count = len(self._scheduler.metering.tenant_names) * NUM_CLASSES
         standing = self._scheduler.policy.standing(now_ns)
         charged, leads = _padded(standing, count)
-        used = self._used(charged, now_ns)
-        return self._classes(standing, charged), self._tenants(standing, charged, leads, used)
+        running = _by_class(_running_by_flow(self._scheduler))
+        held = _by_class(_held_by_flow(self._scheduler))
+        waiting = _by_class(self._scheduler.waiting.num_waiting_by_flow[:count])
+        classes = self._classes(standing, charged, (waiting, running, held))
+        tenants = TenantStandings(
+            paused=self._settings.paused,
+            weight=self._settings.weight,
+            share_due=self._due(waiting + running > 0),
+            share_used=self._used(charged, now_ns),
+            service=_by_class(charged).sum(axis=1),
+            virtual_lead=_by_class(leads).max(axis=1, initial=0),
+            budget_tokens=self._budgets({} if standing is None else standing.budget_tokens),
+            budget_tat_ns=self._budgets({} if standing is None else standing.budget_tats_ns, 0),
+            kv_quota_blocks=(self._settings.kv_quota * _num_blocks(self._scheduler)).astype(int),
+            held_blocks=held.sum(axis=1),
+            oldest_arrival_ns=self._oldest_arrivals(),
+        )
+        return classes, tenants
 
-    def _classes(self, standing: Standing | None, charged: Flows) -> list[ClassStanding]:
+    def _read_limits(self) -> None:
+        limits, names = self._scheduler.limits, self._scheduler.metering.tenant_names
+        known = self._settings
+        if known.limits is limits and len(known.names) == len(names):
+            return
+        tenants = [limits.tenant(name) for name in names]
+        self._settings = _Settings(
+            limits,
+            tuple(names),
+            paused=np.array([name in limits.paused for name in names]),
+            weight=np.array([tenant.weight for tenant in tenants]),
+            kv_quota=np.array([tenant.kv_quota_fraction for tenant in tenants]),
+        )
+
+    def _oldest_arrivals(self) -> Counts:
+        oldest = np.zeros(len(self._settings.names), np.int64)
+        waiting = self._scheduler.waiting
+        for index in np.flatnonzero(self._scheduler.metering.tenants.num_waiting[: len(oldest)]):
+            oldest[index] = waiting.oldest_arrival_of_tenant_ns(int(index))
+        return oldest
+
+    def _budgets(self, known: Mapping[str, int], without: int = NO_BUDGET) -> Counts:
+        """Return an entry for each tenant, `without` for those that `known` has not."""
+        column = np.full(len(self._settings.names), without, np.int64)
+        if known:
+            column[:] = [known.get(name, without) for name in self._settings.names]
+        return column
+
+    def _classes(
+        self, standing: Standing | None, charged: Counts, tables: tuple[Counts, Counts, Counts]
+    ) -> list[ClassStanding]:
         scheduler, limits = self._scheduler, self._scheduler.limits
-        waiting = scheduler.waiting.num_waiting_by_flow.reshape(-1, NUM_CLASSES).sum(axis=0)
-        running = _running_by_flow(scheduler).reshape(-1, NUM_CLASSES).sum(axis=0)
-        held = _held_by_flow(scheduler).reshape(-1, NUM_CLASSES).sum(axis=0)
-        service = charged.reshape(-1, NUM_CLASSES).sum(axis=0)
+        waiting, running, held = (table.sum(axis=0) for table in tables)
+        service = _by_class(charged).sum(axis=0)
         leads = np.zeros(NUM_CLASSES) if standing is None else standing.class_leads
         num_blocks, num_replicas = _num_blocks(scheduler), len(scheduler.replicas)
         step_tokens = scheduler.settings.max_num_batched_tokens
@@ -94,45 +156,18 @@ class Standings:
             for c in TrafficClass
         ]
 
-    def _tenants(
-        self, standing: Standing | None, charged: Flows, leads: Flows, used: npt.NDArray[np.float64]
-    ) -> list[TenantStanding]:
-        scheduler, limits = self._scheduler, self._scheduler.limits
-        budgets = {} if standing is None else standing.budget_tokens
-        tats_ns = {} if standing is None else standing.budget_tats_ns
-        due = self._due()
-        service = charged.reshape(-1, NUM_CLASSES).sum(axis=1)
-        lead = leads.reshape(-1, NUM_CLASSES).max(axis=1, initial=0)
-        num_blocks = _num_blocks(scheduler)
-        return [
-            TenantStanding(
-                paused=name in limits.paused,
-                weight=limits.tenant(name).weight,
-                share_due=float(due[index]),
-                share_used=float(used[index]),
-                service=int(service[index]),
-                virtual_lead=float(lead[index]),
-                budget_tokens=budgets.get(name, NO_BUDGET),
-                budget_tat_ns=tats_ns.get(name, 0),
-                kv_quota_blocks=int(limits.tenant(name).kv_quota_fraction * num_blocks),
-            )
-            for index, name in enumerate(scheduler.metering.tenant_names)
-        ]
-
-    def _due(self) -> npt.NDArray[np.float64]:
-        """Return each tenant's share by weight, of its classes and in them, where it has work."""
-        scheduler, limits = self._scheduler, self._scheduler.limits
-        names = scheduler.metering.tenant_names
-        count = len(names) * NUM_CLASSES
-        waiting = scheduler.waiting.num_waiting_by_flow[:count]
-        has_work = (waiting + _running_by_flow(scheduler) > 0).reshape(-1, NUM_CLASSES)
-        weights = has_work * np.array([[limits.tenant(name).weight] for name in names])
+    def _due(self, has_work: npt.NDArray[np.bool_]) -> Shares:
+        """Return each tenant's share by weight, of its classes and in them, where it has work;
+        `has_work` is bool[tenants, classes].
+        """
+        limits = self._scheduler.limits
+        weights = has_work * self._settings.weight[:, None]
         class_weights = has_work.any(axis=0) * np.array([limits.of(c).weight for c in TrafficClass])
         in_class = weights / np.maximum(weights.sum(axis=0), 1e-9)
-        shares: npt.NDArray[np.float64] = in_class @ class_weights
-        return shares / max(float(class_weights.sum()), 1e-9)
+        shares: Shares = in_class @ class_weights / max(float(class_weights.sum()), 1e-9)
+        return shares
 
-    def _used(self, charged: Flows, now_ns: int) -> npt.NDArray[np.float64]:
+    def _used(self, charged: Counts, now_ns: int) -> Shares:
         """Return each tenant's share of what was charged since the oldest sample."""
         samples = self._samples
         if not samples or now_ns - samples[-1][0] >= SAMPLE_NS:
@@ -142,12 +177,12 @@ class Standings:
         past = samples[0][1]
         recent = charged.copy()
         recent[: len(past)] -= past
-        by_tenant = recent.reshape(-1, NUM_CLASSES).sum(axis=1)
-        shares: npt.NDArray[np.float64] = by_tenant / max(1, int(by_tenant.sum()))
+        by_tenant = _by_class(recent).sum(axis=1)
+        shares: Shares = by_tenant / max(1, int(by_tenant.sum()))
         return shares
 
 
-def _padded(standing: Standing | None, count: int) -> tuple[Flows, Flows]:
+def _padded(standing: Standing | None, count: int) -> tuple[Counts, Counts]:
     """Return charges and leads with an entry for each of `count` flows."""
     charged, leads = np.zeros(count, np.int64), np.zeros(count, np.int64)
     if standing is not None:
@@ -156,7 +191,7 @@ def _padded(standing: Standing | None, count: int) -> tuple[Flows, Flows]:
     return charged, leads
 
 
-def _running_by_flow(scheduler: Scheduler) -> Flows:
+def _running_by_flow(scheduler: Scheduler) -> Counts:
     counts = np.zeros(len(scheduler.metering.tenant_names) * NUM_CLASSES, np.int64)
     for replica in scheduler.replicas:
         table = replica.table
@@ -165,13 +200,19 @@ def _running_by_flow(scheduler: Scheduler) -> Flows:
     return counts
 
 
-def _held_by_flow(scheduler: Scheduler) -> Flows:
+def _held_by_flow(scheduler: Scheduler) -> Counts:
     counts = np.zeros(len(scheduler.metering.tenant_names) * NUM_CLASSES, np.int64)
     for replica in scheduler.replicas:
-        for flow, count in replica.kv.pool.held_by.items():
-            if 0 <= flow < len(counts):
-                counts[flow] += count
+        held_by = replica.kv.pool.held_by
+        flows = np.fromiter(held_by, np.int64, len(held_by))
+        held = np.fromiter(held_by.values(), np.int64, len(held_by))
+        counts += np.bincount(flows, held, len(counts)).astype(np.int64)[: len(counts)]
     return counts
+
+
+def _by_class(flows: Counts) -> Counts:
+    """Return an array over flows as [tenants, classes]."""
+    return flows.reshape(-1, NUM_CLASSES)
 
 
 def _num_blocks(scheduler: Scheduler) -> int:

@@ -11,7 +11,6 @@ from core.policy.base import Prediction
 from core.request import Request, RequestStatus
 from core.scheduler.replica import Replica, ReplicaState
 from core.scheduler.scheduler import Scheduler
-from core.tenancy import NUM_CLASSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +28,6 @@ class ReplicaStatistics:
     pool: BlockPoolStatistics
     host: HostPoolStatistics
     prediction: Prediction | None = None  # how well its steps are predicted
-
-
-@dataclass(frozen=True, slots=True)
-class TenantStatistics:
-    """What a tenant has at this moment, besides its counters."""
-
-    held_blocks: int  # on all replicas
-    oldest_arrival_ns: int  # of its requests that never started; 0 = none
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,22 +103,6 @@ def engine_statistics(scheduler: Scheduler) -> EngineStatistics:
             for replica in scheduler.replicas
         ),
     )
-
-
-def tenant_statistics(scheduler: Scheduler) -> list[TenantStatistics]:
-    """Take the numbers of every tenant, by its index in the counters."""
-    pools = [replica.kv.pool for replica in scheduler.replicas]
-    return [
-        TenantStatistics(
-            held_blocks=sum(
-                pool.held_by.get(flow, 0)
-                for pool in pools
-                for flow in range(index * NUM_CLASSES, (index + 1) * NUM_CLASSES)
-            ),
-            oldest_arrival_ns=scheduler.waiting.oldest_arrival_of_tenant_ns(index),
-        )
-        for index in range(len(scheduler.metering.tenant_names))
-    ]
 
 
 def request_view(scheduler: Scheduler, request: Request) -> RequestView:

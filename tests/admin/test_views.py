@@ -3,9 +3,12 @@
 import json
 from typing import Any
 
+import numpy as np
+
 from core.clock import NS_PER_S
 from core.config import SupervisionConfig
 from core.errors import RejectionReason
+from core.tenancy import CLASS_NAMES
 from frontends.admin import views
 from frontends.boards import Boards
 from frontends.metrics.render import EngineFacts
@@ -13,6 +16,7 @@ from ipc.control.registry import COMMANDS
 from tests.support.boards import (
     CHILDREN,
     NOW_NS,
+    beat,
     child_row,
     healthy,
     page,
@@ -81,3 +85,51 @@ def test_requests_from_the_board_have_the_declared_fields_and_the_tenants_counts
     (acme,) = result["tenants"]
     assert acme["rejections"] == {"tenant_rate": 4}
     assert views.requests_from_board(boards, None)["total"] == 8
+
+
+def tenancy(boards: Boards) -> dict[str, Any]:
+    """Return the result of `tenants` as it travels."""
+    result: dict[str, Any] = json.loads(json.dumps(views.tenancy(boards), allow_nan=False))
+    return result
+
+
+def test_tenants_has_exactly_the_declared_fields() -> None:
+    """With a row for each class, also before anybody has asked for anything."""
+    declared = [field.name for field in COMMANDS["tenants"].result]
+    result = tenancy(healthy())
+    assert sorted(result) == sorted(declared)
+    assert [row["class"] for row in result["classes"]] == list(CLASS_NAMES)
+    assert tenancy(Boards(NOW_NS))["stale"] is True
+
+
+def test_tenants_shows_what_each_has_and_is_due() -> None:
+    """A tenant without a token-rate budget has none left, which is not 0."""
+    rejections = np.zeros(32, np.uint64)
+    rejections[RejectionReason.TENANT_RATE] = 2
+    rows = [
+        {"name": b"acme", "weight": 3.0, "share_due": 0.75, "share_used": 0.5, "paused": 1,
+         "budget_tokens": 120, "kv_quota_blocks": 50, "held_blocks": 20, "preemptions": 4,
+         "rejections": rejections},
+        {"name": b"zeta", "budget_tokens": -1, "oldest_wait_ns": 1_500_000_000},
+    ]  # fmt: skip
+    classes = [{"weight": 8.0, "reserved_blocks": 10, "reserved_seqs": 4}]
+    fields = scheduler_fields(num_tenants=2, tenants=rows, classes=classes)
+    result = tenancy(healthy({"scheduler": page("scheduler", fields)}))
+    acme, zeta = result["tenants"]
+    assert (acme["share_due"], acme["share_used"], acme["paused"]) == (0.75, 0.5, True)
+    assert (acme["kv_held"], acme["kv_quota"], acme["preempted"]) == (20, 50, 4)
+    assert (acme["budget_left"], acme["rejected"]) == (120, {"tenant_rate": 2})
+    assert (zeta["budget_left"], zeta["oldest_wait_s"]) == (None, 1.5)
+    assert (result["classes"][0]["kv_reserved"], result["classes"][0]["seqs_reserved"]) == (10, 4)
+
+
+def test_who_is_behind_is_who_reads_the_directory_and_serves() -> None:
+    """A process that only starts reads the newest version before it serves anybody."""
+    beats = {
+        "scheduler": beat(directory_version=3),
+        "tokenizer.0": beat(directory_version=2),
+        "http.0": beat(epoch=0, directory_version=0),
+        "executor.0.0": beat(directory_version=0),
+    }
+    assert views.behind(healthy(beats=beats), 3) == ["tokenizer.0"]
+    assert views.behind(healthy(beats=beats), 2) == []

@@ -4,8 +4,6 @@ Owns: the copy from statistics and counters into the page. Never knows: when it 
 reads it.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
@@ -13,7 +11,7 @@ from core.engine_core import EngineCore
 from core.metering import Buckets, Histogram, Metering
 from core.policy.base import Prediction
 from core.scheduler.replica import ReplicaState
-from core.scheduler.statistics import EngineStatistics, TenantStatistics
+from core.scheduler.statistics import EngineStatistics
 from ipc.pages import (
     LATENCY_BUCKETS_S,
     MAX_PAGE_TENANTS,
@@ -47,7 +45,7 @@ CLASS_FIELDS = (
 )  # fmt: skip
 STANDING_FIELDS = (
     "paused", "weight", "share_due", "share_used", "service", "virtual_lead", "budget_tokens",
-    "budget_tat_ns", "kv_quota_blocks",
+    "budget_tat_ns", "kv_quota_blocks", "held_blocks",
 )  # fmt: skip
 
 
@@ -72,7 +70,6 @@ def fill_page(page: Page, core: EngineCore, now_ns: int) -> None:
         _fill_histogram(page[name], getattr(metering, name))
     _fill_replicas(page, statistics)
     _fill_tenants(page, metering)
-    _fill_waits(page, core.tenant_statistics(), now_ns)
     _fill_standings(page, core, now_ns)
 
 
@@ -127,14 +124,8 @@ def _fill_standings(page: Page, core: EngineCore, now_ns: int) -> None:
             row[name] = getattr(standing, name)
     for row, histogram in zip(page["classes"], core.metering.queue_time_by_class, strict=True):
         _fill_histogram(row["queue_time"], histogram)
-    rows = page["tenants"][: len(tenants)]
+    rows = page["tenants"][: len(tenants.weight)]
     for name in STANDING_FIELDS:
-        rows[name] = [getattr(tenant, name) for tenant in tenants]
-
-
-def _fill_waits(page: Page, tenants: Sequence[TenantStatistics], now_ns: int) -> None:
-    rows = page["tenants"][: len(tenants)]
-    rows["held_blocks"] = [tenant.held_blocks for tenant in tenants]
-    rows["oldest_wait_ns"] = [
-        now_ns - tenant.oldest_arrival_ns if tenant.oldest_arrival_ns else 0 for tenant in tenants
-    ]
+        rows[name] = getattr(tenants, name)
+    oldest_ns = tenants.oldest_arrival_ns
+    rows["oldest_wait_ns"] = np.where(oldest_ns, now_ns - oldest_ns, 0)
