@@ -11,6 +11,7 @@ wasteful but not unsafe.
     it waits, or returns to its place             →   add
     it was started, or ended while waiting        →   remove
     it has a row; it has lost it                  →   started, stopped
+    it keeps its row, but not its last tokens     →   shortened
     it has ended                                  →   ended
     an executor is ready, its steps were timed    →   replica_up
     step boundary, decodes are in the plan        →   fill: grant, grant, … (defer, preempt, shed)
@@ -32,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.errors import Rejection
-from core.policy.cost_model import CostBasis
+from core.policy.cost_model import CostBasis, CostModel
 from core.policy.limits import Limits
 from core.request import Request
 
@@ -292,6 +293,12 @@ class Policy(Protocol):
         """Take in that `request` has lost its row: preempted, ended, or its executor died."""
         return None
 
+    def shortened(self, request: Request) -> None:
+        """Take in that a running `request` has lost the last of its tokens, and its turn in the
+        step that is being filled; it keeps its row.
+        """
+        return None
+
     def ended(self, request: Request, now_ns: int) -> None:
         """Take in the end of a request that `refusal` had let in; its status says which."""
         return None
@@ -332,6 +339,10 @@ class Policy(Protocol):
 
     def why(self, request: Request) -> Wait | None:
         """Return why a waiting `request` was not started so far, None if nobody knows."""
+        return None
+
+    def cost_model(self, replica: int) -> CostModel | None:
+        """Return what predicts the steps of `replica`, None if nothing does."""
         return None
 
     def prediction(self, replica: int) -> Prediction | None:

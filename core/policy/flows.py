@@ -14,7 +14,6 @@ from core.tenancy import NUM_CLASSES
 
 NOBODY_NS = np.iinfo(np.int64).max
 NO_PROMISE_NS = 1 << 61  # added to the arrival of a request without a deadline
-GROWTH = 16  # tenants
 
 
 def due_ns(request: Request) -> int:
@@ -37,7 +36,7 @@ class Flows:
         self.due_ns = np.zeros(0, np.int64)  # of the head; NOBODY_NS if nobody waits
         self.num_waiting = np.zeros(0, np.int64)
         self.num_running = np.zeros(0, np.int64)
-        self.tenant_names: list[str] = []  # by tenant index
+        self.tenant_names: list[str] = []  # by tenant index; "" = it has not appeared
         self._queues: list[PlaceQueue] = []
 
     def __len__(self) -> int:
@@ -45,13 +44,13 @@ class Flows:
         return len(self._queues)
 
     def know(self, request: Request) -> bool:
-        """Make sure that the flow of `request` is here; True = flows were added."""
-        missing = request.tenant_index + 1 - len(self.tenant_names)
-        if request.flow < len(self._queues):
-            self.tenant_names[request.tenant_index] = request.tenant
+        """Make sure that the flow of `request` is here; True = its tenant is new."""
+        index, names = request.tenant_index, self.tenant_names
+        if index < len(names) and names[index]:
             return False
-        self.tenant_names += [""] * missing
-        self.tenant_names[request.tenant_index] = request.tenant
+        missing = max(0, index + 1 - len(names))
+        names += [""] * missing
+        names[index] = request.tenant
         count = missing * NUM_CLASSES
         self._queues += [PlaceQueue(place) for _ in range(count)]
         self.due_ns = np.concatenate([self.due_ns, np.full(count, NOBODY_NS)])

@@ -30,7 +30,7 @@ from core.policy.cost_model import CostBasis, CostModel
 from core.policy.flows import Flows, place
 from core.policy.gates import Gates
 from core.policy.leftovers import Leftovers
-from core.policy.lent_rows import recall_row
+from core.policy.lent_rows import LentRows
 from core.policy.limits import Limits
 from core.policy.memory import Memory
 from core.policy.pace import Pace, StepBudget
@@ -56,6 +56,7 @@ class HeadracePolicy(Policy):
         self._models = CostModels(model)
         self._flows = Flows()
         self._gates = Gates(settings)
+        self._lent_rows = LentRows(self._flows, settings.max_num_seqs)
         self._pace = Pace(settings, self._models, self._flows)
         self._shares = Shares(settings, self._flows, PriceBook(settings.tuning, model))
         self._guardrails = StepShares(settings.limits)
@@ -116,6 +117,10 @@ class HeadracePolicy(Policy):
         self._shares.stopped(request)
         self._memory.stopped(request)
 
+    def shortened(self, request: Request) -> None:
+        """Take back what this step was to cost it."""
+        self._shares.take_back(request)
+
     def ended(self, request: Request, now_ns: int) -> None:
         """Learn how long outputs are; what came to nothing is not charged."""
         if request.status in REFUNDED:
@@ -133,8 +138,8 @@ class HeadracePolicy(Policy):
         self._shares.charge_decodes(step.replica, decodes)
         tokens = self._guardrails.open(decodes, self._leftovers.capacity(step.replica))
         reasons = self._gates.open(decodes, step.load(), step.now_ns)
-        owed = self._gates.owed_classes(step.replica)
-        recall_row(step, self._flows, self._shares.limits, reasons, owed)
+        owed = self._gates.owed_rows(step.replica)
+        reasons = self._lent_rows.keep(step, self._shares.limits, reasons, owed)
         contenders = Contenders(step, self._flows, self._shares, self._guardrails, tokens, reasons)
         num_before = step.tokens_left
         ended = self._hand_out(step, budget, contenders)

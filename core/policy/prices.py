@@ -37,14 +37,21 @@ class Prices:
     decode_context: float
 
     def prefill(self, num_tokens: int, context: int) -> int:
-        """Return the charge of computing `num_tokens` of a prompt behind `context` tokens."""
-        pairs = num_tokens * (context + num_tokens / 2)
-        return round(self.prefill_token * num_tokens + self.prefill_pair * pairs)
+        """Return the charge of computing `num_tokens` of a prompt behind `context` tokens.
+
+        It is a difference, n·(context + n/2) = ((context + n)² − context²) / 2, so that a prompt
+        costs the same to the unit in whatever pieces it is computed.
+        """
+        return self._first(context + num_tokens) - self._first(context)
 
     def decodes(self, contexts: npt.NDArray[np.int32]) -> Charges:
         """Return the charges of one decode each at `contexts`, int32[n]: int64[n]."""
         charges: Charges = np.rint(self.decode + self.decode_context * contexts).astype(np.int64)
         return charges
+
+    def _first(self, num_tokens: int) -> int:
+        """Return the charge of the first `num_tokens` of a prompt."""
+        return round(num_tokens * (self.prefill_token + self.prefill_pair * num_tokens / 2))
 
 
 TOKEN_PRICES = Prices(1000.0, 0.0, 2000.0, 0.0)

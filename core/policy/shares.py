@@ -55,13 +55,16 @@ class Shares:
 
     def resize(self) -> None:
         """Take in new tenants."""
-        weights = [self.limits.tenant(name).weight for name in self._flows.tenant_names]
-        if weights:
-            self._tenants.resize(weights)
-            missing = len(weights) * NUM_CLASSES - len(self.charged)
-            self.charged = np.concatenate([self.charged, np.zeros(missing, np.int64)])
-            added = np.zeros((missing // NUM_CLASSES, NUM_CLASSES), np.bool_)
-            self._serviceable = np.concatenate([self._serviceable, added])
+        names = self._flows.tenant_names
+        known = [self.limits.tenant(name).weight for name in names if name]
+        if not known:
+            return
+        others = min(known)  # who has not appeared must not be the heaviest
+        self._tenants.resize([self.limits.tenant(n).weight if n else others for n in names])
+        missing = len(names) * NUM_CLASSES - len(self.charged)
+        self.charged = np.concatenate([self.charged, np.zeros(missing, np.int64)])
+        added = np.zeros((missing // NUM_CLASSES, NUM_CLASSES), np.bool_)
+        self._serviceable = np.concatenate([self._serviceable, added])
 
     def wake(self, flow: int) -> None:
         """A flow is about to have a waiting request and has none."""
@@ -77,13 +80,17 @@ class Shares:
         self.ledger.started(request)
 
     def stopped(self, request: Request) -> None:
-        """Close its account; what the step being filled holds for it is not computed after all."""
+        """Close its account."""
+        self.take_back(request)
+        self.ledger.stopped(request)
+
+    def take_back(self, request: Request) -> None:
+        """Forget what the step that is being filled was to cost `request`: it has left the step."""
         taken_back = self._step.take_back(request, self.ledger)
         if taken_back is not None:
             self._pay(request.flow, -taken_back.units)
             self.system_charged -= taken_back.redone
             self._count(-taken_back.units - taken_back.redone)
-        self.ledger.stopped(request)
 
     def refund(self, request: Request) -> None:
         """Bear what a request was charged that ends without its fault."""

@@ -172,6 +172,7 @@ class Scheduler:
         """
         self._note_preemption(request, PreemptionKind.PARTIAL, cause)
         num_lost = self.replicas[request.replica].give_back(request, num_blocks)
+        self.policy.shortened(request)
         self.metering.count_recomputed(request.tenant_index, num_lost)
 
     def requeue(self, request: Request, status: RequestStatus = RequestStatus.PREEMPTED) -> None:

@@ -7,6 +7,7 @@ histories are run.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +17,9 @@ from core.policy.base import Blocked, Step
 from core.policy.cost_model import CostModel
 from core.policy.flows import Flows
 from core.policy.headrace import HeadracePolicy
-from core.policy.leftovers import Leftovers
 from core.policy.limits import Limits
 from core.policy.settings import PolicySettings
 from core.policy.shares import Shares
-from core.request import Request
 from core.scheduler.settings import EngineSettings
 from core.simulation.engine import SimulatedEngine
 from core.tenancy import NUM_CLASSES, ClassConfig, ClassesConfig, TenantConfig, TrafficClass
@@ -51,23 +50,14 @@ class WatchedPolicy(HeadracePolicy):
     def __init__(self, settings: PolicySettings, model: CostModel | None = None) -> None:
         super().__init__(settings, model)
         self.notes: list[StepNote] = []
-        self.prefill_ends: dict[tuple[int, int], tuple[Request, int]] = {}  # by replica, row
 
     @property
     def shares(self) -> Shares:
         return self._shares
 
     @property
-    def leftovers(self) -> Leftovers:
-        return self._leftovers
-
-    @property
     def flows(self) -> Flows:
         return self._flows
-
-    def started(self, request: Request) -> None:
-        super().started(request)
-        self.prefill_ends[request.replica, request.row] = (request, request.num_tokens)
 
     def fill(self, step: Step) -> None:
         wanting = self._flows.num_waiting > 0
@@ -106,32 +96,30 @@ class Level:
 
 def tenants_of_class(notes: Sequence[StepNote], traffic_class: int) -> Level:
     """Return the tenants of a class as siblings."""
+    count = len(notes[-1].charged)
 
-    def column(arrays: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.generic]:
-        count = len(arrays[-1])
-        padded = [np.pad(each, (0, count - len(each))) for each in arrays]
-        return np.stack(padded)[:, traffic_class::NUM_CLASSES]
+    def column(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.pad(array, (0, count - len(array)))[traffic_class::NUM_CLASSES]
 
     return Level(
-        column([note.charged for note in notes]),
-        column([note.decodes for note in notes]),
-        column([note.is_ahead for note in notes]),
-        column([note.is_serviceable for note in notes]),
+        np.stack([column(note.charged) for note in notes]),
+        np.stack([column(note.decodes) for note in notes]),
+        np.stack([column(note.is_ahead) for note in notes]),
+        np.stack([column(note.is_serviceable) for note in notes]),
     )
 
 
 def classes(notes: Sequence[StepNote]) -> Level:
     """Return the classes as siblings."""
 
-    def total(array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-        table = array.reshape(-1, NUM_CLASSES)
-        return table.any(axis=0) if array.dtype == np.bool_ else table.sum(axis=0)
+    def by_class(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return array.reshape(-1, NUM_CLASSES)
 
     return Level(
-        np.stack([total(note.charged) for note in notes]),
-        np.stack([total(note.decodes) for note in notes]),
+        np.stack([by_class(note.charged).sum(axis=0) for note in notes]),
+        np.stack([by_class(note.decodes).sum(axis=0) for note in notes]),
         np.stack([note.class_is_ahead for note in notes]),
-        np.stack([total(note.is_serviceable) for note in notes]),
+        np.stack([by_class(note.is_serviceable).any(axis=0) for note in notes]),
     )
 
 
@@ -163,30 +151,25 @@ def widest(
         if not even.any():
             continue
         start = int(even[even > 0][0])
-        part = slice(start, end)
-        lead = (
-            level.charged[start - 1 : end, f] * cost[f]
-            - level.charged[start - 1 : end, g] * cost[g]
-        )
-        slack = sum(
-            cost[child]
-            * (max(grant, int(level.decodes[part, child].max())) + _forced(level, part, child))
-            for child in (f, g)
-        )
+        part, past = slice(start, end), slice(start - 1, end)
+        lead = level.charged[past, f] * cost[f] - level.charged[past, g] * cost[g]
+        slack = sum(cost[child] * _overshoot(level, part, child, grant) for child in (f, g))
         found = Widest(float(lead.max() - lead.min()), 2 * theta + slack)
         worst = max(worst, found, key=lambda each: each.share)
     return worst
 
 
-def _forced(level: Level, part: slice, child: int) -> int:
-    """Return the most that decodes of `child` were charged in one go while it was ahead."""
+def _overshoot(level: Level, part: slice, child: int, grant: int) -> int:
+    """Return what a child may be charged beyond its window: the last grant or round of decodes that
+    began inside, and then the most that decodes were charged in one go while it was ahead.
+    """
     most = run = 0
     for units, is_ahead in zip(
         level.decodes[part, child], level.is_ahead[part, child], strict=True
     ):
         run = run + int(units) if is_ahead else 0
         most = max(most, run)
-    return most
+    return most + max(grant, int(level.decodes[part, child].max()))
 
 
 def _spells(mask: Mask) -> list[tuple[int, int]]:
@@ -195,10 +178,9 @@ def _spells(mask: Mask) -> list[tuple[int, int]]:
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
-def plain_classes(*weights: float, **overrides: object) -> ClassesConfig:
-    """Return classes without promises, reserves and caps, of these weights; further ones weigh 1."""
-    made = [ClassConfig(weight=weight, **overrides) for weight in weights]  # type: ignore[arg-type]
-    made += [ClassConfig(**overrides)] * (NUM_CLASSES - len(made))  # type: ignore[arg-type]
+def plain_classes(*weights: float, preemptible: bool = False) -> ClassesConfig:
+    """Return classes of these weights without promises, reserves and caps."""
+    made = [ClassConfig(weight=weight, preemptible=preemptible) for weight in weights]
     return ClassesConfig(**{c.label: made[c] for c in TrafficClass})
 
 
