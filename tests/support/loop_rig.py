@@ -32,6 +32,7 @@ from core.runtime.tokenizer.loop import TokenizerLoop
 from core.scheduler.plan import row_dtype
 from core.scheduler.settings import EngineSettings
 from core.simulation.virtual_clock import VirtualClock
+from core.tenancy import ClassConfig, ClassesConfig
 from core.tokenizer.chat_template import ChatTemplate
 from core.tokenizer.operation import TokenizerFacts
 from core.tokenizer.operations import Operations
@@ -123,7 +124,7 @@ class LoopRig:
             engine,
             SchedulerConfig(poison_crashes=poison_crashes),
             PolicyConfig(),
-            Limits(),
+            Limits(ClassesConfig(interactive=ClassConfig(), administrative=ClassConfig())),
             max_model_len=MAX_MODEL_LEN,
             eos_token_ids=(),
             digest_secret=SECRET,
