@@ -6,7 +6,7 @@ judge. Never knows: where a number comes from. None is: not broken.
 """
 
 from core.errors import RETRY_AFTER_MS, Rejection, RejectionReason
-from core.tenancy import ClassConfig, TenantConfig, TrafficClass
+from core.tenancy import ClassConfig, Tenancy, TenantConfig, TrafficClass
 from core.token_rate import TokenRate
 
 
@@ -47,6 +47,14 @@ def paused(name: str, is_paused: bool) -> Rejection | None:
     if not is_paused:
         return None
     return Rejection(RejectionReason.TENANT_PAUSED, RETRY_AFTER_MS, f"{name}.paused")
+
+
+def is_paused(tenancy: Tenancy, tenant: str, traffic_class: TrafficClass) -> Rejection | None:
+    """Return the refusal while tenant or class are paused."""
+    label = traffic_class.label
+    return paused(f"tenants[{tenant}]", tenant in tenancy.paused_tenants) or paused(
+        f"classes.{label}", label in tenancy.paused_classes
+    )
 
 
 def queue_full_requests(

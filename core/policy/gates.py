@@ -123,9 +123,9 @@ class Gates:
         self._starts.know_pool(load.replica, load.num_blocks)
         return self._starts.blocked(request, load.replica)
 
-    def owed_classes(self, replica: int) -> list[TrafficClass]:
-        """Return the classes that run less than what is reserved for them."""
-        return self._starts.owed_classes(replica)
+    def owed_rows(self, replica: int) -> dict[TrafficClass, int]:
+        """Return how many rows each class may still claim of its reserve, if any."""
+        return self._starts.owed_rows(replica)
 
     def tend(self, now_ns: int) -> None:
         """Take in that time has passed."""

@@ -1,39 +1,61 @@
-"""Rows that a class has reserved and others run in: taking one back when it is wanted.
+"""Rows that a class has reserved and others run in: kept and taken back when they are wanted.
 
-Owns: who gives its row back. Never knows: how many rows are reserved (`start_limits`), memory. A
+Owns: for whom a row is kept, and who gives one back. Never knows: memory, or whose turn it is. A
 lender waits at most a step: whoever runs in a lent row can be preempted, or it would not run there.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 import numpy as np
 
-from core.policy.base import Step
-from core.policy.flows import NOBODY_NS, Flows
+from core.policy.base import Blocked, Step
+from core.policy.flows import Flows
 from core.policy.limits import Limits
 from core.policy.start_limits import Reasons
-from core.request import Request
 from core.tenancy import NUM_CLASSES, TrafficClass
 
 
-def recall_row(
-    step: Step,
-    flows: Flows,
-    limits: Limits,
-    reasons: Reasons,
-    owed: Iterable[TrafficClass],
-) -> Request | None:
-    """Preempt one request if no row is free and one of the `owed` classes could use it; return it.
+class LentRows:
+    """The rows of all replicas."""
 
-    `reasons`, int8[flows], keep flows from starting. The youngest borrower goes: it loses least.
-    """
-    if step.may_start_requests:
-        return None
-    due = np.where(reasons > 0, NOBODY_NS, flows.due_ns).reshape(-1, NUM_CLASSES)
-    if not any(due[:, each].min(initial=NOBODY_NS) < NOBODY_NS for each in owed):
-        return None
-    borrowers = [r for r in step.running() if limits.of(r.traffic_class).preemptible]
-    youngest = max(borrowers, key=lambda request: request.order, default=None)
-    if youngest is not None:
-        step.preempt(youngest)
-    return youngest
+    def __init__(self, flows: Flows, max_num_seqs: int) -> None:
+        """Look at the queues of `flows`; a replica has `max_num_seqs` rows."""
+        self._flows = flows
+        self._max_num_seqs = max_num_seqs
+
+    def keep(
+        self, step: Step, limits: Limits, reasons: Reasons, owed: Mapping[TrafficClass, int]
+    ) -> Reasons:
+        """Return `reasons`, int8[flows], with all others kept from the rows that are wanted.
+
+        `owed` are the rows that each class may still claim of its reserve. If none is free at all,
+        one is called back.
+        """
+        num_wanted = sum(
+            min(num_rows, self._num_ready(each, reasons)) for each, num_rows in owed.items()
+        )
+        if not num_wanted:
+            return reasons
+        if not step.may_start_requests:
+            self._call_back(step, limits)
+        if self._max_num_seqs - step.num_running > num_wanted:
+            return reasons
+        others = np.array([each not in owed for each in TrafficClass])
+        table = reasons.reshape(-1, NUM_CLASSES)
+        kept = np.where((table == Blocked.NOTHING) & others, np.int8(Blocked.RESERVE), table)
+        return kept.reshape(-1)
+
+    def _num_ready(self, traffic_class: TrafficClass, reasons: Reasons) -> int:
+        """Return how many requests of a class wait for nothing but a row, or memory."""
+        if not self._flows.waiting_of_class(traffic_class):
+            return 0
+        of_class = slice(int(traffic_class), None, NUM_CLASSES)
+        ready = reasons[of_class] == Blocked.NOTHING
+        return int(self._flows.num_waiting[of_class][ready].sum())
+
+    def _call_back(self, step: Step, limits: Limits) -> None:
+        """Preempt the youngest borrower, which loses least."""
+        borrowers = [r for r in step.running() if limits.of(r.traffic_class).preemptible]
+        youngest = max(borrowers, key=lambda request: request.order, default=None)
+        if youngest is not None:
+            step.preempt(youngest)

@@ -118,10 +118,14 @@ class StartLimits:
             return Blocked.CLASS_CAP
         return Blocked.NOTHING
 
-    def owed_classes(self, replica: int) -> list[TrafficClass]:
-        """Return the classes that run less than what is reserved for them."""
+    def owed_rows(self, replica: int) -> dict[TrafficClass, int]:
+        """Return how many rows each class may still claim of its reserve, if any."""
         running = self._on(replica).classes
-        return [c for c in TrafficClass if running[c].num_requests < self._classes[c].reserved_seqs]
+        return {
+            each: config.reserved_seqs - running[each].num_requests
+            for each, config in zip(TrafficClass, self._classes, strict=True)
+            if config.reserved_seqs > running[each].num_requests
+        }
 
     def check_integrity(self) -> None:
         """Assert that the counts are those of the running requests."""

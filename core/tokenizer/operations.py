@@ -14,9 +14,11 @@ requests, MAX_HTTP_MESSAGES for a process that does not read. Full is always TOK
 
 from collections.abc import Callable
 
+from core.arrival_limits import is_paused
 from core.errors import Rejection
 from core.messages.http import Detokenized, Failed, Started, Tokenized
 from core.messages.tokenizer import Cancel, Detokenize, Generate, Tokenize, ToTokenizer
+from core.tenancy import Tenancy
 from core.tokenizer.choice import ChoiceState
 from core.tokenizer.intake import Encoding, Intake
 from core.tokenizer.operation import Operation, TokenizerFacts, prompt_fault, request_fault
@@ -45,6 +47,7 @@ class Operations:
         self.intake = Intake(facts.max_operations, facts.max_pending_bytes)
         self.requests = LiveRequests(facts, spans)
         self.to_http = HttpOutbox(MAX_HTTP_MESSAGES)
+        self.tenancy = Tenancy()  # who is paused; the loop keeps it new
         self.num_encoded_tokens = 0
         self.rejections: dict[int, int] = {}  # by RejectionReason, those made here
         self._operations: dict[tuple[bytes, str], Operation] = {}
@@ -184,7 +187,8 @@ class Operations:
         operation = Operation(peer, request)
         jobs = [self.encoder.start(prompt) for prompt in request.prompts]
         fault = (
-            self._room_fault(request.operation_id, len(jobs), sum(job.num_bytes for job in jobs))
+            self._pause_fault(request)
+            or self._room_fault(request.operation_id, len(jobs), sum(job.num_bytes for job in jobs))
             or request_fault(request, self.encoder.vocabulary.size)
             or self._identity_fault(operation)
         )
@@ -206,6 +210,11 @@ class Operations:
             self._send_failed(peer, fault)
             return
         self.intake.add(Encoding(peer, request.operation_id, request.tenant, job))
+
+    def _pause_fault(self, request: Generate) -> Failed | None:
+        """Refuse what http let through before it knew of a pause."""
+        rejection = is_paused(self.tenancy, request.tenant, request.traffic_class)
+        return None if rejection is None else refused(request.operation_id, rejection)
 
     def _room_fault(self, operation_id: str, num_prompts: int, num_bytes: int) -> Failed | None:
         num_operations, limit = len(self._operations), self.facts.max_operations

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from core.arrival_limits import (
+    is_paused,
     is_postpaid,
-    paused,
     prompt_cap,
     queue_full_requests,
     rate_never_fits,
@@ -102,13 +102,10 @@ class Doorstep:
     def _prompt_refusal(self, message: Generate, standing: Standing) -> Rejection | None:
         """Refuse the paused, and prompts that are too long however well they encode."""
         tenancy, traffic_class = self._tenancy, message.traffic_class
-        label, config = traffic_class.label, tenancy.classes.of(traffic_class)
+        config = tenancy.classes.of(traffic_class)
         longest = standing.longest_token_bytes
         fewest = max(fewest_tokens(prompt, longest) for prompt in message.prompts)
-        is_paused = message.tenant in tenancy.paused_tenants
-        rejection = paused(f"tenants[{message.tenant}]", is_paused) or paused(
-            f"classes.{label}", label in tenancy.paused_classes
-        )
+        rejection = is_paused(tenancy, message.tenant, traffic_class)
         if rejection is None and fewest > self._limits.max_model_len:
             rejection = Rejection(
                 RejectionReason.CONTEXT_LENGTH_EXCEEDED,

@@ -209,7 +209,7 @@ def test_reserved_sequences_are_lent_only_to_those_that_can_be_preempted() -> No
     assert blocked(gates, standard) is Blocked.RESERVE
     assert blocked(gates, batch) is Blocked.NOTHING
     assert blocked(gates, interactive) is Blocked.NOTHING
-    assert gates.owed_classes(0) == [INTERACTIVE]
+    assert gates.owed_rows(0) == {INTERACTIVE: 2}
     run(gates, interactive)
     assert blocked(gates, standard) is Blocked.RESERVE
 

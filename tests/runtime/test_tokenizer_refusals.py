@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from core.errors import RejectionReason
+from core.messages.scheduler import Submit
 from core.messages.tokenizer import (
     ChatPrompt,
     IdsPrompt,
@@ -13,8 +14,22 @@ from core.messages.tokenizer import (
 from core.request import RequestStatus
 from core.sampling_params import SamplingParams
 from core.scheduler.plan import OutputKind
+from core.tenancy import Tenancy
 from tests.support.tiny_vocabulary import tiny_vocabulary
 from tests.support.tokenizer_rig import MAX_MODEL_LEN, TokenizerRig, generate, record
+
+
+def expire(rig: TokenizerRig, submit: Submit, threshold_ms: float) -> None:
+    """Let the scheduler say that a deadline so long after the arrival has passed."""
+    end = {
+        "status": RequestStatus.FINISHED_EXPIRED,
+        "reason": RejectionReason.DEADLINE_EXCEEDED,
+        "threshold": threshold_ms,
+    }
+    rig.scheduler.say(
+        record(submit, OutputKind.FINISHED, **end), record(submit, OutputKind.RELEASED)
+    )
+    rig.run()
 
 
 @pytest.fixture
@@ -130,19 +145,46 @@ def test_a_refusal_before_the_start_fails_the_operation(rig: TokenizerRig) -> No
 
 def test_a_clients_own_deadline_is_marked(rig: TokenizerRig) -> None:
     """A deadline that the client set is status 408 before the start, a mark on the chunk after."""
-    (waiting,) = rig.generate("waiting", queue_deadline_ns=5)
-    running = rig.begun("running", end_deadline_ns=5)
-    for submit in (waiting, running):
-        rig.scheduler.finish(
-            submit, 0, RequestStatus.FINISHED_EXPIRED, RejectionReason.DEADLINE_EXCEEDED
-        )
-    rig.run()
+    times = {"accepted_ns": 1, "queue_deadline_ns": 5_000_001, "end_deadline_ns": 9_000_001}
+    (waiting,) = rig.generate("waiting", **times)
+    running = rig.begun("running", **times)
+    expire(rig, waiting, threshold_ms=5.0)
+    expire(rig, running, threshold_ms=9.0)
     (failed,) = rig.http.failed()
     assert (failed.operation_id, failed.status) == ("waiting", 408)
     last = rig.http.chunks("running")[-1]
     assert last.finish_reason == "abort"
     assert last.client_deadline
     assert last.rejection is not None
+
+
+def test_a_deadline_of_the_engine_is_not_the_clients(rig: TokenizerRig) -> None:
+    """If the class's tighter deadline has passed, it is no matter that the client had one too."""
+    (waiting,) = rig.generate("waiting", accepted_ns=1, queue_deadline_ns=5_000_001)
+    expire(rig, waiting, threshold_ms=4.0)
+    (failed,) = rig.http.failed()
+    assert failed.status != 408
+
+
+def test_a_tenant_that_is_paused_meanwhile_is_refused_before_encoding(rig: TokenizerRig) -> None:
+    """What http let through before it knew of the pause goes no further, with the same reason."""
+    rig.operations.tenancy = Tenancy(paused_tenants=frozenset({"tenant"}))
+    assert rig.generate("op") == []
+    (failed,) = rig.http.failed()
+    assert failed.rejection is not None
+    assert failed.rejection.reason is RejectionReason.TENANT_PAUSED
+    assert failed.rejection.knob == "tenants[tenant].paused"
+    assert rig.operations.num_encoded_tokens == 0
+
+
+def test_a_refusal_names_the_knob_of_its_tenant(rig: TokenizerRig) -> None:
+    """Records have no room for the knob; it is named from the reason, the tenant and the class."""
+    (submit,) = rig.generate("op")
+    rig.scheduler.finish(submit, 0, RequestStatus.FINISHED_SHED, RejectionReason.TENANT_RATE)
+    rig.run()
+    (failed,) = rig.http.failed()
+    assert failed.rejection is not None
+    assert failed.rejection.knob == "tenants[tenant].tokens_per_minute"
 
 
 def test_an_executors_fault_ends_one_choice(rig: TokenizerRig) -> None:

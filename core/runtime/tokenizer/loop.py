@@ -21,6 +21,7 @@ from core.runtime.tokenizer.channels import (
     TokenizerChannels,
 )
 from core.scheduler.frames import RecordFrameError, read_outputs
+from core.tenant_directory import tenancy_of
 from core.tokenizer.choice import SequenceGapError
 from core.tokenizer.intake import Encoding
 from core.tokenizer.operations import Operations
@@ -86,6 +87,7 @@ class TokenizerLoop:
     def _go_by_directory(self, channels: TokenizerChannels) -> None:
         snapshot = channels.directory.look()
         if snapshot is not None:
+            self._operations.tenancy = tenancy_of(snapshot)
             channels.directory.confirm(snapshot)
 
     def _look(self, channels: TokenizerChannels) -> bool:

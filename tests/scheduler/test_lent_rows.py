@@ -1,0 +1,77 @@
+"""Rows that a class has reserved: lent while nobody of it wants them, back within a step."""
+
+from core.policy.limits import Limits
+from core.request import Request, RequestStatus
+from core.scheduler import events as ev
+from core.tenancy import ClassConfig, ClassesConfig, TenantConfig, TrafficClass
+from tests.support.scheduling import NS_PER_S, CheckedEngine, make_settings
+
+NUM_ROWS = 4
+
+
+def engine_with(limits: Limits) -> CheckedEngine:
+    """Return an engine of four rows."""
+    settings = make_settings(policy="headrace", max_num_seqs=NUM_ROWS, limits=limits)
+    engine = CheckedEngine(settings)
+    engine.start()
+    return engine
+
+
+def submit(engine: CheckedEngine, number: int, traffic_class: TrafficClass) -> Request:
+    """Let a request arrive."""
+    prompt = [100 * number, 1, 2]
+    return engine.submit(engine.make_request(number, prompt, 50, traffic_class=traffic_class))
+
+
+def test_a_lent_row_is_back_within_a_step() -> None:
+    """With all rows lent to batch, an interactive request within its reserve starts at once."""
+    classes = ClassesConfig(
+        interactive=ClassConfig(reserved_seqs=1), batch=ClassConfig(preemptible=True)
+    )
+    engine = engine_with(Limits(classes))
+    batch = [submit(engine, n, TrafficClass.BATCH) for n in range(1, 6)]
+    engine.step()
+    assert [request.row >= 0 for request in batch] == [True] * NUM_ROWS + [False]
+    first = submit(engine, 6, TrafficClass.INTERACTIVE)
+    engine.step()
+    assert first.row >= 0
+    assert [r.status for r in batch].count(RequestStatus.RUNNING) == NUM_ROWS - 1
+    assert batch[3].status is RequestStatus.PREEMPTED
+    second = submit(engine, 7, TrafficClass.INTERACTIVE)
+    engine.step()
+    assert second.row < 0, "beyond its reserve a class takes nothing from those that run"
+
+
+def test_a_row_is_not_called_back_for_a_tenant_that_may_not_start() -> None:
+    """A paused tenant of the reserving class preempts nobody."""
+    classes = ClassesConfig(
+        interactive=ClassConfig(reserved_seqs=1), batch=ClassConfig(preemptible=True)
+    )
+    engine = engine_with(Limits(classes))
+    batch = [submit(engine, n, TrafficClass.BATCH) for n in range(1, 5)]
+    waiting = engine.make_request(5, [1, 2, 3], 50, tenant="b")
+    waiting.traffic_class = TrafficClass.INTERACTIVE
+    engine.submit(waiting)
+    engine.tell(ev.Configure(Limits(classes, paused=frozenset({"b"}))))
+    for _ in range(3):
+        engine.step()
+    assert waiting.row < 0
+    assert all(request.row >= 0 for request in batch)
+
+
+def test_an_overdrawn_tenant_starts_when_the_timer_says_so() -> None:
+    """A postpaid tenant that waits for its rate alone is woken by the core's own timer."""
+    tenant = TenantConfig(
+        name="a", tokens_per_minute=60, burst_tokens=10, budget_mode="postpaid", max_concurrency=1
+    )
+    engine = engine_with(Limits(tenants={"a": tenant}))
+    first, second = (submit(engine, n, TrafficClass.STANDARD) for n in (1, 2))
+    engine.run()
+    assert first.status.is_finished
+    assert second.status is RequestStatus.WAITING
+    timer_ns = engine.core.next_timer()
+    assert timer_ns is not None
+    assert 30 * NS_PER_S < timer_ns - engine.clock.now_ns() < 60 * NS_PER_S
+    engine.clock.advance_to(timer_ns)
+    engine.step()
+    assert second.row >= 0
