@@ -119,6 +119,11 @@ class EngineCore:
         """Return what classes have, by value, and tenants."""
         return self._standings.take(now_ns)
 
+    def leftovers(self) -> dict[str, int]:
+        """Return how many tokens steps have left unused while somebody waited, by reason."""
+        unused = self._scheduler.policy.leftovers()
+        return {reason.name.lower(): tokens for reason, tokens in unused.items()}
+
     def why(self, request_id: int) -> Wait | None:
         """Return why a request waits, None if it does not or nobody knows."""
         found = self._scheduler.requests.get(request_id)

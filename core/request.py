@@ -118,6 +118,8 @@ class Request:
     order: int = 0  # place among all arrivals; preemption and failover keep it
     tenant_index: int = 0  # of `tenant` in core.metering
     num_pins: int = 0  # vacated rows that plans in flight still name: the span must stay
+    noted_waits: int = 0  # bits of the constraints that were noted as what it waits for
+    numerics: str = ""  # of the replica that it ran on last
     num_scored_tokens: int = 0  # prompt tokens whose log-probabilities were delivered
     block_digests: list[bytes] = field(default_factory=list, repr=False)  # chain of its full blocks
 

@@ -194,6 +194,10 @@ class HeadracePolicy(Policy):
         times = (self._shedding.next_timer_ns(), self._gates.next_timer_ns())
         return min((time for time in times if time is not None), default=None)
 
+    def cost_model(self, replica: int) -> CostModel | None:
+        """Return what predicts the steps of `replica`."""
+        return self._models.of(replica)
+
     def prediction(self, replica: int) -> Prediction | None:
         """Return how well its steps are predicted."""
         return self._pace.prediction(replica)

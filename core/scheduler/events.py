@@ -35,6 +35,18 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Offer:
+    """Whom a replica serves, and with what; an empty set is no restriction."""
+
+    classes: frozenset[int] = frozenset()
+    adapters: frozenset[str] = frozenset()
+    numerics: str = ""  # outputs of replicas with the same are the same
+
+
+NO_RESTRICTION = Offer()
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaUp:
     """An executor is ready under a new epoch, with empty pools on device and host."""
 
@@ -44,6 +56,7 @@ class ReplicaUp:
     basis: CostBasis | None = None  # what its steps cost, as measured when it started
     num_host_blocks: int = 0  # for swapped requests; 0 = it never swaps
     block_bytes: int = 0  # what swapping a block copies; 0 = it has not said
+    offer: Offer = NO_RESTRICTION
 
     def __str__(self) -> str:
         return f"replica {self.replica} is ready: epoch {self.epoch}, {self.num_blocks} KV blocks"

@@ -19,6 +19,7 @@ import numpy as np
 from core.kv_cache.manager import BlockCopy, KVCacheManager, StartQuote
 from core.policy.base import ReplicaLoad
 from core.request import Request
+from core.scheduler.events import NO_RESTRICTION, ReplicaUp
 from core.scheduler.plan import RecordArray, StepPlan
 from core.scheduler.rows import RowWriter
 from core.scheduler.running_table import RunningTable
@@ -64,6 +65,7 @@ class Replica:
         self.epoch = 0
         self.num_blocks = 0  # of the last pool; 0 = never up
         self.block_bytes = 0
+        self.offer = NO_RESTRICTION
         self.step = 0
         self.acked_step = 0
         self.last_result_ns = 0
@@ -105,17 +107,16 @@ class Replica:
             rows=self.table.view,
         )
 
-    def come_up(
-        self, epoch: int, num_blocks: int, num_host_blocks: int = 0, block_bytes: int = 0
-    ) -> None:
+    def come_up(self, up: ReplicaUp) -> None:
         """Attach a new executor with empty pools."""
         assert self.state is not ReplicaState.UP, self.index
         assert not self.table.num_active, self.index
         self.state = ReplicaState.UP
-        self.epoch = epoch
-        self.num_blocks = num_blocks
-        self.block_bytes = block_bytes
-        self.kv = self._empty_cache(self._settings, num_blocks, num_host_blocks)
+        self.epoch = up.epoch
+        self.num_blocks = up.num_blocks
+        self.block_bytes = up.block_bytes
+        self.offer = up.offer
+        self.kv = self._empty_cache(self._settings, up.num_blocks, up.num_host_blocks)
 
     def go_down(self, state: ReplicaState) -> list[Fence]:
         """Detach the executor, after every request was evicted; return the fences that fell."""

@@ -1,8 +1,9 @@
 """Every live request, and every way it can change hands.
 
 Owns: the requests by id, the waiting queue, the replicas, the outputs, and the transitions between
-them, each as one method that keeps all of these consistent. Never knows: how a step is filled
-(`step_builder`), how a result is read (`step_results`), which event asks for what (`engine_core`).
+them, each as one method that keeps all of these consistent. Never knows: where a request may start
+(`routing`), what is written down of it (`records`), how a step is filled (`step_builder`), how a
+result is read (`step_results`), which event asks for what (`engine_core`).
 
     accept → start → preempt → start → … → finish → release
     reject                                 (FINISHED)  (RELEASED, no plan in flight names the span)
@@ -15,15 +16,16 @@ from core.errors import Rejection, RejectionReason
 from core.kv_cache.manager import BlockCopy, StartQuote
 from core.metering import Metering, PreemptionCause, PreemptionKind
 from core.policy.admission import AdmissionLimits, AdmissionState, refusal
-from core.policy.base import Blocked, Policy, Relief
+from core.policy.base import Policy, Relief
 from core.policy.limits import Limits
 from core.request import Request, RequestStatus
 from core.scheduler.deadlines import DeadlineHeap, DeadlineKind
 from core.scheduler.outputs import NOBODY, Outputs
 from core.scheduler.plan import OutputKind
+from core.scheduler.records import Records
 from core.scheduler.replica import Fence, Replica, ReplicaState
+from core.scheduler.routing import Routing
 from core.scheduler.settings import EngineSettings
-from core.scheduler.trace_log import TraceLog
 from core.scheduler.waiting import WaitingQueue
 
 
@@ -54,7 +56,8 @@ class Scheduler:
         self.waiting = WaitingQueue(policy, metering)
         self.deadlines = DeadlineHeap()
         self.outputs = Outputs()
-        self.trace_log = TraceLog()
+        self.records = Records(metering, settings.block_size)
+        self.routing = Routing(settings, replicas, policy)
         self.requests: dict[int, Request] = {}  # all that are not released yet
         self.draining = False
         self.limits = settings.limits
@@ -69,6 +72,7 @@ class Scheduler:
     def configure(self, limits: Limits) -> None:
         """Let changed promises and caps rule from now on; requests keep what they were promised."""
         self.limits = limits
+        self.routing.configure(limits)
         self.policy.configure(limits)
 
     def accept_or_reject(self, request: Request, now_ns: int) -> None:
@@ -78,7 +82,7 @@ class Scheduler:
         request.order = self._num_arrivals
         request.tenant_index = self.metering.tenant_index(request.tenant)
         self.metering.tenants.requests[request.tenant_index] += 1
-        self.policy.classify(request)
+        self._classify(request, now_ns)
         rejection = refusal(request, self._limits, self._admission_state(request, now_ns))
         if rejection is None and request.num_output_tokens == 0:
             self.promise(request)
@@ -88,54 +92,18 @@ class Scheduler:
         else:
             self.finish(request, _status_of(rejection), now_ns, rejection=rejection)
 
-    def may_start(self, request: Request, replica: Replica) -> tuple[Blocked, StartQuote | None]:
-        """Check the hard limits of a start; return what blocks it, or what it would take."""
-        if not replica.starts_requests:
-            return Blocked.DRAINING, None
-        if self.needed_blocks(request) > replica.num_blocks:
-            return Blocked.ELSEWHERE, None
-        if not replica.has_free_row:
-            return Blocked.SEQUENCES, None
-        quote = self.start_quote(request, replica)
-        if quote.num_needed + self.headroom(request, replica) > replica.kv.pool.num_available:
-            return Blocked.MEMORY, None
-        return Blocked.NOTHING, quote
-
-    def fits(self, request: Request, replica: Replica) -> bool:
-        """Tell whether `request` could start on `replica` now."""
-        return self.may_start(request, replica)[1] is not None
-
-    def start_quote(self, request: Request, replica: Replica) -> StartQuote:
-        """Work out the blocks of a start."""
-        return replica.kv.quote(request, self.tokens_to_hold(request))
-
-    def tokens_to_hold(self, request: Request) -> int:
-        """Return for how many tokens a request that starts or regrows needs blocks: for all known
-        ones, so that a prompt once begun can be computed to its end. One that was preempted takes a
-        block more, or it would be in need again at once; one that is not to be preempted any more
-        takes all it can come to need.
-        """
-        most = request.prompt_len + request.max_tokens
-        if request.num_preemptions >= self.settings.max_preemptions:
-            return most
-        spare = self.settings.block_size if request.num_preemptions else 0
-        return min(request.num_tokens + spare, most)
-
-    def headroom(self, request: Request, replica: Replica) -> int:
-        """Return the blocks that must stay available on `replica` when `request` starts there."""
-        return self.policy.headroom_blocks(request, replica.load())
-
     def start(
         self, request: Request, replica: Replica, quote: StartQuote, now_ns: int
     ) -> list[BlockCopy]:
         """Move a waiting request into a row of `replica`; return the copies that must be made."""
         self.waiting.remove(request, now_ns)
         if request.first_start_ns:
-            self._count_return(request, quote)
+            self.records.returned(request, replica.index, quote, now_ns)
         if request.status is RequestStatus.SWAPPED and request.replica != replica.index:
             self.replicas[request.replica].kv.forget_swapped(request)
         request.move_to(RequestStatus.RUNNING)
         copies = replica.occupy(request, quote)
+        request.numerics = replica.offer.numerics
         self.policy.started(request)
         self.metering.tenants.num_running[request.tenant_index] += 1
         if request.first_start_ns == 0:
@@ -151,6 +119,7 @@ class Scheduler:
         self,
         request: Request,
         cause: PreemptionCause,
+        now_ns: int,
         relief: Relief = Relief.RECOMPUTE,
         max_copies: int = 0,
     ) -> list[BlockCopy]:
@@ -161,16 +130,18 @@ class Scheduler:
         """
         copies = self._swap_out(request, max_copies) if relief is Relief.SWAP else []
         kind = PreemptionKind.SWAP if copies else PreemptionKind.RECOMPUTE
-        self._note_preemption(request, kind, cause)
+        self._note_preemption(request, kind, cause, len(request.block_ids), now_ns)
         self._leave_row(request)
         self.requeue(request, RequestStatus.SWAPPED if copies else RequestStatus.PREEMPTED)
         return copies
 
-    def give_back(self, request: Request, num_blocks: int, cause: PreemptionCause) -> None:
+    def give_back(
+        self, request: Request, num_blocks: int, cause: PreemptionCause, now_ns: int
+    ) -> None:
         """Take the last `num_blocks` from a running request that keeps others: it becomes a prompt
         under way again, and computes what it has lost when it has blocks for it.
         """
-        self._note_preemption(request, PreemptionKind.PARTIAL, cause)
+        self._note_preemption(request, PreemptionKind.PARTIAL, cause, num_blocks, now_ns)
         num_lost = self.replicas[request.replica].give_back(request, num_blocks)
         self.policy.shortened(request)
         self.metering.count_recomputed(request.tenant_index, num_lost)
@@ -256,19 +227,6 @@ class Scheduler:
         """Return all requests that have not ended."""
         return [r for r in self.requests.values() if not r.status.is_finished]
 
-    def max_pool_blocks(self) -> int:
-        """Return the size of the largest pool there is or may be again; 0 = some are unknown."""
-        sizes = [r.num_blocks for r in self.replicas if r.state is not ReplicaState.GONE]
-        return max(sizes) if sizes and min(sizes) > 0 else 0
-
-    def needed_blocks(self, request: Request) -> int:
-        """Return the blocks that `request` could come to hold."""
-        return -(-(request.prompt_len + request.max_tokens) // self.settings.block_size)
-
-    def has_replica(self) -> bool:
-        """Tell whether an executor is there or may come back."""
-        return any(replica.state is not ReplicaState.GONE for replica in self.replicas)
-
     def check_integrity(self) -> None:
         """Assert that every live request is in exactly one place and all parts are whole."""
         self.waiting.check_integrity()
@@ -291,9 +249,9 @@ class Scheduler:
     def _admission_state(self, request: Request, now_ns: int) -> AdmissionState:
         return AdmissionState(
             draining=self.draining,
-            has_replica=self.has_replica(),
-            max_pool_blocks=self.max_pool_blocks(),
-            needed_blocks=self.needed_blocks(request),
+            has_replica=self.routing.has_replica(),
+            max_pool_blocks=self.routing.max_pool_blocks(),
+            needed_blocks=self.routing.needed_blocks(request),
             num_waiting=self.waiting.num_waiting,
             waiting_tokens=self.waiting.waiting_tokens,
             retry_after_ms=self.waiting.retry_after_ms(request, now_ns),
@@ -305,6 +263,14 @@ class Scheduler:
         if not request.ttft_deadline_ns and promised.ttft_ms:
             request.ttft_deadline_ns = request.arrival_ns + promised.ttft_ms * NS_PER_MS
         request.itl_cap_ns = request.itl_cap_ns or promised.itl_ms * NS_PER_MS
+
+    def _classify(self, request: Request, now_ns: int) -> None:
+        """Let the policy move a new request to a class that takes it."""
+        before = request.traffic_class
+        self.policy.classify(request)
+        if request.traffic_class is not before:
+            cap = self.limits.of(before).max_prompt_tokens
+            self.records.demoted(request, before, cap, now_ns)
 
     def _accept(self, request: Request) -> None:
         self.requests[request.request_id] = request
@@ -331,24 +297,10 @@ class Scheduler:
     def _first_start(self, request: Request, num_cached_tokens: int, now_ns: int) -> None:
         request.first_start_ns = now_ns
         request.num_cached_tokens = min(num_cached_tokens, request.prompt_len)
-        metering = self.metering
-        metering.count_started(request.tenant_index, request.prompt_len, request.num_cached_tokens)
-        metering.count_prefix_query(request.num_tokens, num_cached_tokens)
+        self.records.started(request, num_cached_tokens, now_ns)
         if request.num_output_tokens == 0:
             queue_ns = now_ns - request.arrival_ns
-            metering.observe_queue_ns(request.traffic_class, queue_ns)
             self.outputs.add(request, OutputKind.STARTED, queue_ns=queue_ns)
-
-    def _count_return(self, request: Request, quote: StartQuote) -> None:
-        """Count what a request that ran before has kept, and what it lost."""
-        metering = self.metering
-        num_lost = max(0, request.num_computed_tokens - quote.num_known)
-        metering.count_recomputed(request.tenant_index, num_lost)
-        if request.status is RequestStatus.SWAPPED:
-            metering.recomputed_after_swap_tokens += num_lost
-        if quote.copies:
-            num_hits = len(quote.hits) * self.settings.block_size
-            metering.swapped_in_tokens += quote.num_known - num_hits
 
     def _swap_out(self, request: Request, max_copies: int) -> list[BlockCopy]:
         """Keep what `request` has computed in host memory; [] = that is not possible.
@@ -368,12 +320,24 @@ class Scheduler:
         return copies
 
     def _note_preemption(
-        self, request: Request, kind: PreemptionKind, cause: PreemptionCause
+        self,
+        request: Request,
+        kind: PreemptionKind,
+        cause: PreemptionCause,
+        num_blocks: int,
+        now_ns: int,
     ) -> None:
         is_bounded = cause is PreemptionCause.STANDSTILL
         if not is_bounded or request.num_preemptions < self.settings.max_preemptions:
             request.num_preemptions += 1
-        self.metering.count_preemption(request.tenant_index, kind, cause)
+        self.records.preempted(
+            request,
+            kind,
+            cause,
+            num_blocks=num_blocks,
+            num_available=self.replicas[request.replica].kv.pool.num_available,
+            now_ns=now_ns,
+        )
 
     def _leave(self, request: Request, now_ns: int) -> None:
         """Take a request that ends out of its row or the queue; a refused one is in neither."""
@@ -386,9 +350,12 @@ class Scheduler:
 
     def _end(self, request: Request, status: RequestStatus, now_ns: int) -> None:
         request.move_to(status)
-        if request.request_id in self.requests:
+        was_accepted = request.request_id in self.requests
+        if was_accepted:
             self.policy.ended(request, now_ns)
-        self._report_end(request, now_ns)
+        queue_ns = (request.first_start_ns or now_ns) - request.arrival_ns
+        self.outputs.add(request, OutputKind.FINISHED, queue_ns=queue_ns)
+        self.records.ended(request, now_ns, was_accepted=was_accepted)
         if not request.num_pins:
             self._release(request, now_ns)
 
@@ -401,20 +368,6 @@ class Scheduler:
         replica = max(request.replica, 0)
         acked_step = self.replicas[replica].acked_step
         self._cancelled[request] = Cancellation(closed_ns, replica, acked_step)
-
-    def _report_end(self, request: Request, now_ns: int) -> None:
-        started_ns = request.first_start_ns or now_ns
-        queue_ns = started_ns - request.arrival_ns
-        self.outputs.add(request, OutputKind.FINISHED, queue_ns=queue_ns)
-        self.trace_log.add(request, now_ns)
-        metering = self.metering
-        metering.count_finished(request.status)
-        if request.rejection is not None:
-            metering.count_rejection(request.tenant_index, request.rejection.reason)
-        if request.first_start_ns:
-            metering.e2e_time.observe_ns(now_ns - request.arrival_ns)
-        if request.first_token_ns:
-            metering.decode_time.observe_ns(now_ns - request.first_token_ns)
 
     def _release(self, request: Request, now_ns: int) -> None:
         """No plan in flight names the span of a finished request: forget it."""

@@ -19,7 +19,7 @@ from core.request import Request, RequestStatus
 from core.scheduler.plan import PLAN_ROW, StepPlan
 from core.scheduler.plan_rows import prefill_row, write_decodes
 from core.scheduler.replica import Replica
-from core.scheduler.routing import better_elsewhere
+from core.scheduler.routing import Route
 from core.scheduler.running_table import Rows
 from core.scheduler.scheduler import Scheduler
 from core.scheduler.step_memory import StepMemory
@@ -41,6 +41,7 @@ class StepBuilder:
         self._decode_rows: Rows = np.empty(0, np.int64)
         self._prefill_tokens: dict[Request, int] = {}
         self._partial: set[Request] = set()
+        self._route: Route | None = None  # of the request that was looked at last
 
     @property
     def replica(self) -> int:
@@ -123,8 +124,10 @@ class StepBuilder:
     def start(self, request: Request) -> Blocked:
         """Give a waiting `request` its row and blocks without any token yet."""
         blocked, quote = self._may_start(request)
-        if quote is not None:
-            self._memory.start(request, quote)
+        if quote is None:
+            self._note_wait(request, blocked)
+        else:
+            self._start(request, quote)
         return blocked
 
     def grant(self, request: Request, max_tokens: int) -> Grant:
@@ -136,11 +139,12 @@ class StepBuilder:
                 return Grant(0, Blocked.PARTIAL_PREFILLS)
             blocked, quote = self._may_start(request)
             if quote is None:
+                self._note_wait(request, blocked)
                 return Grant(0, blocked)
             unknown = request.num_tokens - quote.num_known
             if not self._may_be_computed(request, unknown, max_tokens):
                 return Grant(0, Blocked.PARTIAL_PREFILLS)
-            self._memory.start(request, quote)
+            self._start(request, quote)
         return self._grant_running(request, max_tokens)
 
     def preempt(
@@ -161,9 +165,7 @@ class StepBuilder:
 
     def missing_blocks(self, request: Request) -> int:
         """Return how many blocks must be freed, besides fenced ones, before `request` fits."""
-        needed = self._scheduler.start_quote(request, self._replica).num_needed
-        coming = self._pool.num_available + self._pool.num_fenced
-        return needed + self._scheduler.headroom(request, self._replica) - coming
+        return self._blocks_to_start(request) - self._pool.num_available - self._pool.num_fenced
 
     def finish(self) -> StepPlan | None:
         """Make the plan and mark its tokens as scheduled; None if there is nothing to do."""
@@ -188,22 +190,40 @@ class StepBuilder:
 
     def _may_start(self, request: Request) -> tuple[Blocked, StartQuote | None]:
         """Check everything that can keep a waiting request from starting here and now."""
-        blocked, quote = self._scheduler.may_start(request, self._replica)
+        self._route = None
+        blocked, quote = self._scheduler.routing.may_start(request, self._replica)
         if quote is None:
             return blocked, None
         if self._memory.under_pressure:
             return Blocked.MEMORY, None
         if not self._memory.has_room_for(quote.copies):
             return Blocked.TOKENS, None
-        others = [other for other in self._scheduler.replicas if other is not self._replica]
-        if others and self._is_better_elsewhere(request, others):
+        if self._scheduler.routing.has_choice() and not self._is_best_here(request):
             return Blocked.ELSEWHERE, None
         return Blocked.NOTHING, quote
 
-    def _is_better_elsewhere(self, request: Request, others: list[Replica]) -> bool:
-        scheduler, patience = self._scheduler, self._settings.max_num_batched_tokens
-        return better_elsewhere(
-            request, self._replica, others, scheduler.fits, patience, self.now_ns
+    def _is_best_here(self, request: Request) -> bool:
+        """Compare this replica, where `request` could start, with all others."""
+        self._route = self._scheduler.routing.route(request, self._replica, self.now_ns)
+        return self._route.is_here
+
+    def _start(self, request: Request, quote: StartQuote) -> None:
+        if self._route is not None and self._route.is_choice:
+            records, replica = self._scheduler.records, self._replica.index
+            records.routed(request, replica, self._route.here, self._route.elsewhere, self.now_ns)
+        self._memory.start(request, quote)
+
+    def _note_wait(self, request: Request, blocked: Blocked) -> None:
+        """Note once what keeps a request from its start, and the numbers that were compared."""
+        if request.noted_waits >> blocked & 1:
+            return
+        measured = threshold = 0.0
+        if blocked is Blocked.MEMORY:
+            measured, threshold = self._blocks_to_start(request), self._pool.num_available
+        elif self._route is not None and not self._route.is_here:
+            measured, threshold = self._route.here, self._route.elsewhere
+        self._scheduler.records.waits(
+            request, self._replica.index, blocked, measured, threshold, self.now_ns
         )
 
     def _is_one_too_many(self, request: Request, max_tokens: int) -> bool:
@@ -213,6 +233,11 @@ class StepBuilder:
         if len(self._partial) < self._settings.max_num_partial_prefills:
             return False
         return min(max_tokens, self.tokens_left) < request.num_tokens - self.hit_tokens(request)
+
+    def _blocks_to_start(self, request: Request) -> int:
+        routing = self._scheduler.routing
+        needed = routing.quote(request, self._replica).num_needed
+        return needed + routing.headroom(request, self._replica)
 
     def _may_be_computed(self, request: Request, remaining: int, max_tokens: int) -> bool:
         """Tell whether so many tokens leave no more prompts partly computed than may be."""

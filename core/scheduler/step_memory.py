@@ -76,7 +76,7 @@ class StepMemory:
         kv, held = self._replica.kv, len(request.block_ids)
         if held >= kv.blocks_for(int(self._table.prefill_end[request.row])):
             return True
-        missing = kv.blocks_for(self._scheduler.tokens_to_hold(request)) - held
+        missing = kv.blocks_for(self._scheduler.routing.tokens_to_hold(request)) - held
         if self.under_pressure or missing > self._pool.num_available:
             self._starved[request] = None
             return False
@@ -89,11 +89,13 @@ class StepMemory:
         """Take memory from a running request, as much and in the way that is possible."""
         self._has_freed = True
         if 0 < num_blocks < len(request.block_ids) and self._may_keep_row(request):
-            self._scheduler.give_back(request, num_blocks, cause)
+            self._scheduler.give_back(request, num_blocks, cause, self._now_ns)
             return
         if self._in.pop(request, None):  # its blocks hold nothing yet
             relief = Relief.RECOMPUTE
-        self._out += self._scheduler.preempt(request, cause, relief, self._copies_left())
+        self._out += self._scheduler.preempt(
+            request, cause, self._now_ns, relief, self._copies_left()
+        )
 
     def end_standstill(self) -> bool:
         """See to it that the next try comes to something; False = there is nothing to do.
@@ -106,7 +108,7 @@ class StepMemory:
         starved = [request for request in self._starved if request.row >= 0]
         if starved:
             last = max(starved, key=self._scheduler.policy.place)
-            self._scheduler.preempt(last, PreemptionCause.STANDSTILL)
+            self._scheduler.preempt(last, PreemptionCause.STANDSTILL, self._now_ns)
         return bool(starved) or self._has_freed
 
     def copies(self) -> RecordArray:

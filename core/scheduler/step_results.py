@@ -39,7 +39,7 @@ def apply_result(scheduler: Scheduler, replica: Replica, result: StepResult, now
         _recompute_lost(scheduler, replica, now_ns)
     plan = replica.in_flight.popleft()
     duration_ns = result.finished_ns - result.started_ns
-    scheduler.trace_log.step(plan.planned_ns, duration_ns, replica.last_result_ns, now_ns)
+    scheduler.records.trace_log.step(plan.planned_ns, duration_ns, replica.last_result_ns, now_ns)
     replica.last_result_ns = now_ns
     scheduler.metering.steps += 1
     scheduler.metering.step_time.observe_ns(duration_ns)
@@ -59,7 +59,7 @@ def _recompute_lost(scheduler: Scheduler, replica: Replica, now_ns: int) -> None
     plan = replica.in_flight.popleft()
     rows = _current_rows(replica, plan)
     for row in rows.tolist():
-        scheduler.preempt(replica.table.request_at(row), PreemptionCause.LOST_RESULT)
+        scheduler.preempt(replica.table.request_at(row), PreemptionCause.LOST_RESULT, now_ns)
     scheduler.metering.ignored_results += 1
     scheduler.unpin(replica.acknowledge(plan), now_ns)
 

@@ -8,6 +8,7 @@ from core.policy.base import Blocked, Grant
 from core.policy.fcfs import FcfsPolicy
 from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
+from core.scheduler.events import ReplicaUp
 from core.scheduler.plan import row_dtype
 from core.scheduler.replica import Replica
 from core.scheduler.scheduler import Scheduler
@@ -23,7 +24,7 @@ def make_scheduler(num_blocks: int = 100, **overrides: object) -> Scheduler:
     replica = Replica(0, rows, settings)
     policy = FcfsPolicy(PolicySettings(max_num_partial_prefills=99, kv_headroom_fraction=0.0))
     scheduler = Scheduler(settings, [replica], policy, Metering(BUCKETS, 4))
-    replica.come_up(1, num_blocks)
+    replica.come_up(ReplicaUp(0, 1, num_blocks))
     return scheduler
 
 
@@ -134,7 +135,7 @@ def test_a_quote_promises_what_a_start_takes() -> None:
     """A quote names the blocks that a start then holds."""
     scheduler = make_scheduler()
     [request] = accept(scheduler, 9)
-    quote = scheduler.start_quote(request, scheduler.replicas[0])
+    quote = scheduler.routing.quote(request, scheduler.replicas[0])
     assert quote == StartQuote([], 3, 3)
     open_step(scheduler).grant(request, 1)
     assert len(request.block_ids) == 3

@@ -1,0 +1,159 @@
+"""What is written down when a request changes hands: counters, decisions, rows of a trace.
+
+Owns: which counter and which decision belongs to which transition. Never knows: when a transition
+happens, or what it takes.
+"""
+
+from core.errors import Rejection
+from core.kv_cache.manager import StartQuote
+from core.metering import Metering, PreemptionCause, PreemptionKind
+from core.policy.base import Blocked
+from core.request import Request, RequestStatus
+from core.scheduler.decisions import DecisionKind, DecisionLog
+from core.scheduler.trace_log import TraceLog
+from core.tenancy import TrafficClass
+
+_PREEMPTIONS = {
+    PreemptionKind.RECOMPUTE: DecisionKind.PREEMPT,
+    PreemptionKind.SWAP: DecisionKind.SWAP,
+    PreemptionKind.PARTIAL: DecisionKind.SHORTEN,
+}
+_ENDS = {
+    RequestStatus.FINISHED_SHED: DecisionKind.SHED,
+    RequestStatus.FINISHED_EXPIRED: DecisionKind.EXPIRE,
+    RequestStatus.FINISHED_ERROR: DecisionKind.FAULT,
+}
+
+
+class Records:
+    """The books of one engine core."""
+
+    def __init__(self, metering: Metering, block_size: int) -> None:
+        """Start with an empty log; `metering` counts on."""
+        self.metering = metering
+        self.decisions = DecisionLog()
+        self.trace_log = TraceLog()
+        self._block_size = block_size
+
+    def demoted(self, request: Request, before: TrafficClass, cap: int, now_ns: int) -> None:
+        """Note that a new `request` was moved out of a class that does not take its prompt."""
+        self.decisions.note(
+            DecisionKind.DEMOTE,
+            now_ns,
+            request,
+            reason=before.label,
+            measured=request.prompt_len,
+            threshold=cap,
+        )
+
+    def waits(
+        self, request: Request, replica: int, blocked: Blocked, measured: float,
+        threshold: float, now_ns: int,
+    ) -> None:  # fmt: skip
+        """Note that a request whose turn it is must wait; once for each constraint is enough."""
+        request.noted_waits |= 1 << blocked
+        kind = DecisionKind.ROUTE if blocked is Blocked.ELSEWHERE else DecisionKind.QUEUE
+        self.decisions.note(
+            kind,
+            now_ns,
+            request,
+            replica=replica,
+            reason=blocked.name.lower(),
+            measured=measured,
+            threshold=threshold,
+        )
+
+    def routed(
+        self, request: Request, replica: int, here: float, elsewhere: float, now_ns: int
+    ) -> None:
+        """Note that a request starts here though it could start elsewhere."""
+        self.decisions.note(
+            DecisionKind.ROUTE,
+            now_ns,
+            request,
+            replica=replica,
+            reason="here",
+            measured=here,
+            threshold=elsewhere,
+        )
+
+    def started(self, request: Request, num_known_tokens: int, now_ns: int) -> None:
+        """Count the first start of a request."""
+        metering = self.metering
+        metering.count_started(request.tenant_index, request.prompt_len, request.num_cached_tokens)
+        metering.count_prefix_query(request.num_tokens, num_known_tokens)
+        if request.num_output_tokens == 0:
+            metering.observe_queue_ns(request.traffic_class, now_ns - request.arrival_ns)
+
+    def returned(self, request: Request, replica: int, quote: StartQuote, now_ns: int) -> None:
+        """Count what a request that ran before has kept, and what it lost; before it starts."""
+        metering = self.metering
+        num_lost = max(0, request.num_computed_tokens - quote.num_known)
+        metering.count_recomputed(request.tenant_index, num_lost)
+        if request.status is RequestStatus.SWAPPED:
+            metering.recomputed_after_swap_tokens += num_lost
+        if quote.copies:
+            metering.swapped_in_tokens += quote.num_known - len(quote.hits) * self._block_size
+        self.decisions.note(
+            DecisionKind.RESTORE,
+            now_ns,
+            request,
+            replica=replica,
+            reason=request.status.name.lower(),
+            measured=quote.num_known,
+            threshold=request.num_computed_tokens,
+        )
+
+    def preempted(
+        self, request: Request, kind: PreemptionKind, cause: PreemptionCause, *,
+        num_blocks: int, num_available: int, now_ns: int,
+    ) -> None:  # fmt: skip
+        """Count a running request that gives back `num_blocks`."""
+        self.metering.count_preemption(request.tenant_index, kind, cause)
+        self.decisions.note(
+            _PREEMPTIONS[kind],
+            now_ns,
+            request,
+            replica=request.replica,
+            reason=cause.name.lower(),
+            measured=num_blocks,
+            threshold=num_available,
+        )
+
+    def ended(self, request: Request, now_ns: int, *, was_accepted: bool) -> None:
+        """Count the end of a request."""
+        metering, rejection = self.metering, request.rejection
+        self.trace_log.add(request, now_ns)
+        metering.count_finished(request.status)
+        if rejection is not None:
+            metering.count_rejection(request.tenant_index, rejection.reason)
+            kind = _ENDS[request.status] if was_accepted else DecisionKind.REJECT
+            self._refused(kind, request, rejection, now_ns)
+        if request.first_start_ns:
+            metering.e2e_time.observe_ns(now_ns - request.arrival_ns)
+        if request.first_token_ns:
+            metering.decode_time.observe_ns(now_ns - request.first_token_ns)
+
+    def epoch(self, replica: int, what: str, epoch: int, num_blocks: int, now_ns: int) -> None:
+        """Note that an executor came or went."""
+        self.decisions.note(
+            DecisionKind.EPOCH,
+            now_ns,
+            replica=replica,
+            reason=what,
+            measured=epoch,
+            threshold=num_blocks,
+        )
+
+    def _refused(
+        self, kind: DecisionKind, request: Request, rejection: Rejection, now_ns: int
+    ) -> None:
+        self.decisions.note(
+            kind,
+            now_ns,
+            request,
+            replica=request.replica,
+            reason=rejection.reason.code,
+            measured=rejection.measured,
+            threshold=rejection.threshold,
+        )
