@@ -20,8 +20,9 @@ breaks its promise, so it is `MARGIN_SIGMAS` times the scatter of the model, and
 
 Decodes of pausable classes may sit a step out (1) if it could not keep the gaps of the others with
 them, or (2) if a prompt of a class that cannot be paused would be late at this pace and they take
-its room. One that would itself be late in the step after the next is never left out; without a cap
-of its own it counts as capped at `LONGEST_PAUSE_NS`. So none waits longer than that, plus a step.
+an eighth of the step or more. One that would itself be late in the step after the next is never
+left out; without a cap of its own it counts as capped at `LONGEST_PAUSE_NS`. So none waits longer
+than that, plus a step.
 
 A step whose decodes alone break a gap is counted as infeasible. It takes a tile of prompt all the
 same: the gap is late already, and prompts would wait for as long as the overload lasts.
@@ -47,6 +48,7 @@ MARGIN_SIGMAS = 4.0
 MARGIN_MAX = 0.6
 LONGEST_PAUSE_NS = 2 * NS_PER_S
 UNLIMITED_NS = 1 << 62
+WORTH_A_PAUSE = 8  # a pause for an urgent prompt gains at least this part of the step
 STEPS_KEPT = 4  # of a replica, until their results come
 
 Mask = npt.NDArray[np.bool_]
@@ -148,19 +150,17 @@ class Pace:
         opened = self._opened.setdefault(step.replica, {})
         opened.pop(step.number, None)
         begin_ns = max([step.now_ns, *(_end_ns(each) for each in opened.values())])
-        margin = self.margin(step.replica)
-        slack = slack_ns(decodes, begin_ns)
-        kept = self._kept(step, model, decodes, slack, begin_ns)
-        if not kept.all():
+        slack, work = slack_ns(decodes, begin_ns), decode_work(decodes)
+        kept = self._kept(step, model, decodes, slack, work, begin_ns)
+        if kept is not None:
             step.defer(~kept)
-        work = decode_work(decodes, kept)
-        tightest_ns = _tightest(slack, kept & (decodes.itl_cap_ns > 0))
+            work = decode_work(decodes, kept)
+        tightest_ns = _tightest(slack, decodes.itl_cap_ns, kept)
         is_feasible = model.duration_ns(work) <= tightest_ns
-        self._num_infeasible.setdefault(step.replica, 0)
-        self._num_infeasible[step.replica] += not is_feasible
-        budget = StepBudget(
-            step, model, work, _within(tightest_ns, margin), self._settings, is_feasible=is_feasible
-        )
+        if not is_feasible:
+            self._num_infeasible[step.replica] = self._num_infeasible.get(step.replica, 0) + 1
+        limit_ns = _within(tightest_ns, self.margin(step.replica))
+        budget = StepBudget(step, model, work, limit_ns, self._settings, is_feasible=is_feasible)
         opened[step.number] = _Opened(budget, begin_ns)
         while len(opened) > STEPS_KEPT:
             opened.pop(next(iter(opened)))
@@ -200,26 +200,35 @@ class Pace:
         return Prediction((1.0, 1.0), (0.0, 0.0), num_infeasible)
 
     def _kept(
-        self, step: Step, model: CostModel, decodes: DecodeBatch, slack: Times, begin_ns: int
-    ) -> Mask:
-        """Return which decodes are in the step, bool[n]."""
+        self,
+        step: Step,
+        model: CostModel,
+        decodes: DecodeBatch,
+        slack: Times,
+        work: StepWork,
+        begin_ns: int,
+    ) -> Mask | None:
+        """Return which decodes are in the step, bool[n]; None = all of them."""
         pausable = self._is_pausable[decodes.traffic_class]
-        everyone = np.ones(len(slack), np.bool_)
         if not pausable.any():
-            return everyone
-        tightest_ns = _tightest(slack, ~pausable & (decodes.itl_cap_ns > 0))
-        work = decode_work(decodes, everyone)
-        longest_ns = max(tightest_ns, model.duration_ns(work))
-        optional = pausable & (slack > 2 * longest_ns)
-        if tightest_ns >= UNLIMITED_NS or not optional.any():
-            return everyone
+            return None
+        tightest_ns = _tightest(slack, decodes.itl_cap_ns, ~pausable)
+        if tightest_ns >= UNLIMITED_NS:
+            return None
+        all_ns = model.duration_ns(work)
+        optional = pausable & (slack > 2 * max(tightest_ns, all_ns))
+        if not optional.any():
+            return None
         limit_ns = _within(tightest_ns, self.margin(step.replica))
-        if model.duration_ns(work) > limit_ns:
+        if all_ns > limit_ns:
             return _as_many_as_fit(model, decodes, slack, optional, limit_ns)
+        gain_ns = all_ns - model.duration_ns(decode_work(decodes, ~optional))
+        if gain_ns * WORTH_A_PAUSE < limit_ns:
+            return None
         urgent = self._urgent(step)
         if urgent is not None and _is_late(model, work, urgent, limit_ns, begin_ns):
             return ~optional
-        return everyone
+        return None
 
     def _urgent(self, step: Step) -> Urgent | None:
         """Return the prompt that is due first among classes that cannot be paused."""
@@ -242,17 +251,18 @@ def slack_ns(decodes: DecodeBatch, begin_ns: int) -> Times:
     """Return how long a step that begins then may last for each decode, int64[n]; one without a cap
     has what is left of the longest pause.
     """
-    caps = np.where(decodes.itl_cap_ns > 0, decodes.itl_cap_ns, LONGEST_PAUSE_NS)
-    waited = np.where(decodes.last_token_ns > 0, begin_ns - decodes.last_token_ns, 0)
-    left: Times = caps - np.maximum(waited, 0)
-    return left
+    caps, last = decodes.itl_cap_ns, decodes.last_token_ns
+    slack: Times = np.where(caps > 0, caps, LONGEST_PAUSE_NS)
+    if len(last) and last.min() < begin_ns:
+        slack -= np.where(last > 0, np.maximum(begin_ns - last, 0), 0)
+    return slack
 
 
-def decode_work(decodes: DecodeBatch, kept: Mask) -> StepWork:
-    """Return the sums of the decodes in `kept`, bool[n]."""
-    count = int(np.count_nonzero(kept))
-    context = int(decodes.context_tokens.sum(where=kept))
-    return StepWork(num_decodes=count, decode_context=context, num_outputs=count)
+def decode_work(decodes: DecodeBatch, kept: Mask | None = None) -> StepWork:
+    """Return the sums of the decodes in `kept`, bool[n], or of all."""
+    contexts = decodes.context_tokens if kept is None else decodes.context_tokens[kept]
+    count = len(contexts)
+    return StepWork(num_decodes=count, decode_context=int(contexts.sum()), num_outputs=count)
 
 
 def _as_many_as_fit(
@@ -261,7 +271,7 @@ def _as_many_as_fit(
     """Return `optional` decodes, those that waited longest first, as long as the step fits, and all
     others.
     """
-    kept = ~optional
+    kept = np.logical_not(optional)
     order = np.flatnonzero(optional)
     order = order[np.argsort(slack[order], kind="stable")]
     base = decode_work(decodes, kept)
@@ -292,8 +302,10 @@ def _is_late(
     return begin_ns + num_steps * limit_ns > urgent.due_ns
 
 
-def _tightest(slack: Times, mask: Mask) -> int:
-    return int(slack.min(where=mask, initial=UNLIMITED_NS))
+def _tightest(slack: Times, caps: Times, kept: Mask | None) -> int:
+    """Return the least slack of the decodes in `kept`, bool[n] or all, that have a cap."""
+    counted = caps > 0 if kept is None else kept & (caps > 0)
+    return int(slack.min(where=counted, initial=UNLIMITED_NS))
 
 
 def _within(slack: int, margin: float) -> int:

@@ -204,6 +204,18 @@ def test_an_urgent_prompt_takes_the_room_of_pausable_decodes() -> None:
     assert hurried.deferred == list(range(20))
 
 
+def test_nobody_is_paused_for_next_to_nothing() -> None:
+    """Three batch decodes take 3 of 50 ms; the prompt is late with or without them."""
+    pace, _, flows = pace_of()
+    prompt = make_request(prompt_len=900, traffic_class=INTERACTIVE)
+    prompt.ttft_deadline_ns = NOW_NS + MS
+    flows.know(prompt)
+    flows.add(prompt)
+    step = step_of([Decode(BATCH, 0) for _ in range(3)] + [Decode(cap_ms=60)])
+    most(step, pace)
+    assert step.deferred == []
+
+
 def test_a_batch_prompt_is_not_urgent() -> None:
     """Nobody is paused for a class that can be paused itself."""
     pace, _, flows = pace_of()
