@@ -14,6 +14,7 @@ MAX_PAGE_TOKENIZERS = 8
 MAX_PAGE_TENANTS = 256  # the rest is summed in the last row, named `_other`
 MAX_PAGE_CHILDREN = 48
 NUM_PAGE_CLASSES = 4
+MAX_PAGE_LEFTOVERS = 32
 NO_BUDGET = -1
 MAX_REJECTION_REASONS = 32
 NUM_PREEMPTION_KINDS = 3
@@ -117,6 +118,8 @@ TENANT = np.dtype(
     ]
 )
 
+LEFTOVER = np.dtype([("reason", "S24"), ("tokens", np.uint64)])
+
 CLASS = np.dtype(
     [
         ("num_waiting", np.int64),
@@ -173,6 +176,8 @@ SCHEDULER_PAGE = np.dtype(
         ("tokenizer_epochs", np.uint64, (MAX_PAGE_TOKENIZERS,)),
         ("num_replicas", np.int32),
         ("replicas", REPLICA, (MAX_PAGE_REPLICAS,)),
+        ("num_leftovers", np.int32),
+        ("leftovers", LEFTOVER, (MAX_PAGE_LEFTOVERS,)),
         ("classes", CLASS, (NUM_PAGE_CLASSES,)),  # by core.tenancy.TrafficClass
         ("num_tenants", np.int32),
         ("tenants", TENANT, (MAX_PAGE_TENANTS,)),

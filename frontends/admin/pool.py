@@ -122,6 +122,7 @@ class Worker:
                 "status": self._status,
                 "requests": requests_view,
                 "tenants": lambda boards, args: views.tenancy(boards),
+                "price": lambda boards, args: views.price(boards),
             },
             trail=self._trail,
         )

@@ -14,10 +14,17 @@ from core.supervision.states import ProcessState
 from core.tenancy import CLASS_NAMES
 from frontends.boards import Boards, kind_of, text_of
 from frontends.health import assess, last_step_age_s, oldest_wait_s
-from frontends.metrics.render import EngineFacts, block_counts, kv_usage, replicas_of
+from frontends.metrics.render import (
+    EngineFacts,
+    block_counts,
+    kv_usage,
+    leftovers_of,
+    replicas_of,
+)
 from ipc.pages import NO_BUDGET
 
 STALE_S = 1.0
+RESERVES = ("reserved_blocks", "reserved_seqs", "reserved_step_tokens")
 DIRECTORY_READERS = ("scheduler", "tokenizer", "http")
 
 Record = dict[str, object]
@@ -179,6 +186,45 @@ def tenant_standing(row: np.void) -> Record:
         "budget_left": None if budget == NO_BUDGET else budget,
         "preempted": known["preemptions"],
         "rejected": known["rejections"],
+    }
+
+
+def price(boards: Boards) -> Record:
+    """Return the result of `price`."""
+    page = boards.record("scheduler")
+    computed = sum(int(page[name]) for name in ("prompt_tokens", "generated_tokens"))
+    computed += int(page["recomputed_tokens"]) - int(page["cached_tokens"])
+    unused = leftovers_of(page)
+    whole = max(1, computed + sum(unused.values()))
+    return {
+        "computed_tokens": computed,
+        "unused": [
+            {"reason": reason, "tokens": tokens, "share": round(tokens / whole, 4)}
+            for reason, tokens in sorted(unused.items(), key=lambda item: -item[1])
+        ],
+        "again": {name: int(page[name]) for name in ("recomputed_tokens", "swapped_out_tokens")},
+        "preemptions": int(page["preemptions"]),
+        "refused": {
+            r.code: int(page["rejections"][r]) for r in RejectionReason if page["rejections"][r]
+        },
+        "reserves": [
+            reserve(name, row)
+            for name, row in zip(CLASS_NAMES, page["classes"], strict=True)
+            if any(row[kept] for kept in RESERVES)
+        ],
+        **freshness(boards),
+    }
+
+
+def reserve(name: str, row: np.void) -> Record:
+    """Return what is kept for a class, and what of it is in use."""
+    return {
+        "class": name,
+        "kv_reserved": int(row["reserved_blocks"]),
+        "kv_held": int(row["held_blocks"]),
+        "seqs_reserved": int(row["reserved_seqs"]),
+        "running": int(row["num_running"]),
+        "step_tokens_reserved": int(row["reserved_step_tokens"]),
     }
 
 

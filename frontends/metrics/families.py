@@ -169,6 +169,11 @@ SCHEDULER_HISTOGRAMS = (
         RECLAIM_BUCKETS_S,
     ),
 )
+LEFTOVERS = counter(
+    "headrace_leftover_tokens_total",
+    "Tokens that steps left unused while somebody waited, by reason.",
+    "reason",
+)
 REQUESTS_FINISHED = counter(
     "headrace_requests_finished_total", "Requests that ended, by final status.", "status"
 )
@@ -407,6 +412,7 @@ FAMILIES: tuple[Family, ...] = (
     REQUEST_SUCCESS,
     CACHE_CONFIG,
     REQUESTS_FINISHED,
+    LEFTOVERS,
     REJECTIONS,
     REPLICA_BLOCKS,
     REPLICA_COST_FACTOR,

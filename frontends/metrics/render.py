@@ -93,6 +93,10 @@ def add_scheduler(out: Exposition, boards: Boards, scheduler: np.void) -> None:
         if status.is_finished
     ]
     out.add(families.REQUESTS_FINISHED, finished)
+    out.add(
+        families.LEFTOVERS,
+        [((("reason", reason),), tokens) for reason, tokens in leftovers_of(scheduler).items()],
+    )
     sources = [p for kind in ("scheduler", "tokenizer", "http") for p in boards.of_kind(kind)]
     rejections = [
         ((("process", child), ("reason", code)), int(page.record["rejections"][value]))
@@ -287,6 +291,12 @@ def cache_labels(scheduler: np.void, facts: EngineFacts) -> Labels:
 def replicas_of(scheduler: np.void) -> list[np.void]:
     """Return the rows of the replicas there are."""
     return list(scheduler["replicas"][: int(scheduler["num_replicas"])])
+
+
+def leftovers_of(scheduler: np.void) -> dict[str, int]:
+    """Return the tokens that steps have left unused while somebody waited, by reason."""
+    rows = scheduler["leftovers"][: int(scheduler["num_leftovers"])]
+    return {text_of(row["reason"]): int(row["tokens"]) for row in rows}
 
 
 def block_counts(replica: np.void) -> dict[str, int]:

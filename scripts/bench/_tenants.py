@@ -16,6 +16,7 @@ first token alone, a step under load the p99 gap between two tokens of the inter
 
 import argparse
 import asyncio
+import json
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -40,6 +41,7 @@ BATCH, BATCH_STREAMS = Sizes(512, 128), 64
 NOISE, NOISE_STREAMS = Sizes(512, 64), 16
 LONG = Sizes(2048, 8)
 LATE_GAPS = 0.01  # a request with a larger share of late gaps has missed its promise
+SET_ATTEMPTS = 10
 PHASES = ("solo", "alone", "idle", "beside", "crowd", "equal", "weighted")
 
 Figures = dict[str, Any]
@@ -91,11 +93,18 @@ class Rig:
         return before, self.pages.read()
 
     async def set(self, path: str, value: str) -> None:
-        """Change a setting of the running engine; raises RuntimeError if it is refused."""
+        """Change a setting of the running engine; raises RuntimeError if it is refused.
+
+        An answer that does not come in time is asked for again: asking twice is asking once.
+        """
         body = {"path": path, "value": value}
-        status, answer = await self.admin.post("/admin/commands/set", body)
-        if status != 200:
-            raise RuntimeError(f"set {path} {value}: {status} {answer}")
+        for _ in range(SET_ATTEMPTS):
+            status, answer = await self.admin.post("/admin/commands/set", body)
+            if status == 200:
+                return
+            if status != 504:
+                break
+        raise RuntimeError(f"set {path} {value}: {status} {answer}")
 
 
 def answer_figures(timelines: Sequence[Timeline]) -> Figures:
@@ -283,6 +292,7 @@ async def measure(args: argparse.Namespace) -> Figures:
             for tenant in rig.tenants.values():
                 tenant.timelines.clear()
             figures[phase] = await RUNS[phase](rig)
+            print(f"tenants: {json.dumps(figures[phase])}", file=sys.stderr)
             await rig.pages.wait_quiet()
     return figures | comparisons(figures)
 

@@ -133,3 +133,32 @@ def test_who_is_behind_is_who_reads_the_directory_and_serves() -> None:
     }
     assert views.behind(healthy(beats=beats), 3) == ["tokenizer.0"]
     assert views.behind(healthy(beats=beats), 2) == []
+
+
+def test_price_has_exactly_the_declared_fields() -> None:
+    """Also of an engine that has done nothing."""
+    declared = [field.name for field in COMMANDS["price"].result]
+    assert sorted(views.price(healthy())) == sorted(declared)
+    assert views.price(Boards(NOW_NS))["unused"] == []
+
+
+def test_price_tells_what_was_unused_done_twice_and_refused() -> None:
+    """Shares are of all tokens that could have been computed; the dearest reason comes first."""
+    rejections = np.zeros(32, np.uint64)
+    rejections[RejectionReason.SHED_PREDICTED] = 3
+    leftovers = [{"reason": b"itl", "tokens": 100}, {"reason": b"reserve", "tokens": 300}]
+    fields = scheduler_fields(
+        prompt_tokens=500, cached_tokens=100, generated_tokens=150, recomputed_tokens=50,
+        swapped_out_tokens=32, preemptions=2, rejections=rejections, num_leftovers=2,
+        leftovers=leftovers, classes=[{"reserved_seqs": 4, "num_running": 1}],
+    )  # fmt: skip
+    result: dict[str, Any] = views.price(healthy({"scheduler": page("scheduler", fields)}))
+    assert result["computed_tokens"] == 600
+    assert result["unused"] == [
+        {"reason": "reserve", "tokens": 300, "share": 0.3},
+        {"reason": "itl", "tokens": 100, "share": 0.1},
+    ]
+    assert result["again"] == {"recomputed_tokens": 50, "swapped_out_tokens": 32}
+    assert (result["preemptions"], result["refused"]) == (2, {"shed_predicted": 3})
+    (reserve,) = result["reserves"]
+    assert (reserve["class"], reserve["seqs_reserved"], reserve["running"]) == ("interactive", 4, 1)

@@ -4,6 +4,8 @@ Owns: the copy from statistics and counters into the page. Never knows: when it 
 reads it.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
@@ -71,6 +73,14 @@ def fill_page(page: Page, core: EngineCore, now_ns: int) -> None:
     _fill_replicas(page, statistics)
     _fill_tenants(page, metering)
     _fill_standings(page, core, now_ns)
+    _fill_leftovers(page, core.leftovers())
+
+
+def _fill_leftovers(page: Page, leftovers: Mapping[str, int]) -> None:
+    page["num_leftovers"] = len(leftovers)
+    rows = page["leftovers"][: len(leftovers)]
+    rows["reason"] = [reason.encode() for reason in leftovers]
+    rows["tokens"] = list(leftovers.values())
 
 
 def _fill_histogram(target: Page, histogram: Histogram) -> None:
