@@ -197,7 +197,7 @@ class StartLimits:
                 reason = Blocked.PAUSED
             elif has_all_blocks or 0 < config.max_seqs <= has.num_requests:
                 reason = Blocked.CLASS_CAP
-            elif not config.preemptible and num_fixed + kept_free >= self._max_num_seqs:
+            elif not config.preemptible and 0 < self._max_num_seqs - num_fixed <= kept_free:
                 reason = Blocked.RESERVE
             on.class_reasons[index] = reason
 

@@ -316,3 +316,59 @@ def _longest_drought(notes: list[StepNote], flow: int) -> int:
         before = total
         longest = max(longest, since)
     return longest
+
+
+def backlogged(weights: tuple[float, float], num_steps: int, charge: str = "tokens") -> Load:
+    """Run two tenants with endless prompts, alone in one class."""
+    load = Load(3)
+    limits = limits_of(plain_classes(1, 1, 1, 1), dict(zip("ab", weights, strict=True)))
+    settings = make_settings(
+        max_num_batched_tokens=64,
+        max_num_partial_prefills=16,
+        policy="headrace",
+        tuning=PolicyConfig(charge=charge, tenant_window_tokens=100, quantum_tokens=16),
+        limits=limits,
+    )
+    load.engine, load.policy = watched_engine(settings, 4000)
+    for _ in range(num_steps):
+        for tenant in (0, 1):
+            if load.num_waiting((tenant + 1) * NUM_CLASSES + TrafficClass.STANDARD) < 2:
+                load.submit(tenant, TrafficClass.STANDARD)
+        load.engine.step()
+    return load
+
+
+def test_more_weight_never_means_less_service() -> None:
+    """P15: of two tenants that always want more, the one with the greater weight has more of the
+    same number of steps, but for a window and a quantum; and in proportion in the end.
+    """
+    shares = []
+    for weight in (0.5, 1.0, 2.0, 4.0, 8.0):
+        load = backlogged((weight, 1.0), 150)
+        by_tenant = load.policy.shares.charged.reshape(-1, NUM_CLASSES).sum(axis=1)
+        shares.append(by_tenant[1] / by_tenant.sum())
+        assert abs(shares[-1] - weight / (weight + 1)) < 0.05, weight
+    assert shares == sorted(shares)
+
+
+def test_more_capacity_never_means_fewer_promises_kept() -> None:
+    """P15: over many seeds, with larger steps at least as many first tokens come in time."""
+    kept = [sum(_num_in_time(seed, size) for seed in range(20)) for size in (16, 32, 64)]
+    assert kept == sorted(kept)
+    assert kept[0] < kept[-1]
+
+
+def _num_in_time(seed: int, num_tokens: int) -> int:
+    """Return how many first tokens come in time at an arrival every two steps."""
+    load = Load(seed)
+    promised = plain_classes(1, 1, 1, 1, ttft_ms=40)
+    settings = make_settings(
+        max_num_batched_tokens=num_tokens, policy="headrace", limits=limits_of(promised, {})
+    )
+    load.engine, load.policy = watched_engine(settings, 4000)
+    for _ in range(40):
+        load.submit(load.random.randrange(4), load.random.choice(CLASSES))
+        load.engine.step()
+        load.engine.step()
+    load.engine.run()
+    return sum(0 < r.first_token_ns <= r.ttft_deadline_ns for r in load.requests)

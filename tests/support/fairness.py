@@ -178,9 +178,11 @@ def _spells(mask: Mask) -> list[tuple[int, int]]:
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
-def plain_classes(*weights: float, preemptible: bool = False) -> ClassesConfig:
-    """Return classes of these weights without promises, reserves and caps."""
-    made = [ClassConfig(weight=weight, preemptible=preemptible) for weight in weights]
+def plain_classes(*weights: float, preemptible: bool = False, ttft_ms: int = 0) -> ClassesConfig:
+    """Return classes of these weights without reserves and caps."""
+    made = [
+        ClassConfig(weight=weight, preemptible=preemptible, ttft_ms=ttft_ms) for weight in weights
+    ]
     return ClassesConfig(**{c.label: made[c] for c in TrafficClass})
 
 
