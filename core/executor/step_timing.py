@@ -7,7 +7,8 @@ in a step, on scratch blocks that are given back.
 The shapes tell the five prices of a `CostBasis` apart: few and many decodes, short and long
 contexts, prompt chunks with and without tokens before them. The shortest of a few runs counts,
 because whatever disturbs a run makes it longer; what disturbs all runs is for the moving factors of
-`core.policy.calibration`. A basis that cannot be kept is measured again at the next start.
+`core.policy.calibration`. A basis that cannot be kept is measured again at the next start, and so
+is one that fits its own steps badly: other work came and went while they ran.
 """
 
 import hashlib
@@ -28,13 +29,14 @@ from core.executor.kv_pool import allocate_kv_pool
 from core.kernels.choice import Choice
 from core.kernels.paged_attention import AttentionBatch
 from core.models.llama import LlamaModel
-from core.policy.calibration import MeasuredStep, fit_basis
+from core.policy.calibration import MeasuredStep, fit_basis, fit_error
 from core.policy.cost_model import CostBasis, StepWork
 
 VERSION = 1  # of shapes and method; a basis of another one is not used
 SCRATCH_TOKENS = 2048
 SCRATCH_BYTES_MAX = 2**27
 RUNS = 3
+KEPT_ERROR_MAX = 0.1
 TIME_LIMIT_NS = 1500 * NS_PER_MS  # then each shape that is left runs once
 
 logger = logging.getLogger(__name__)
@@ -142,8 +144,10 @@ def known_or_measured(
     path = directory / f"step-costs-{key}.json"
     basis = _read(path)
     if basis is None:
-        basis = fit_basis(measure())
-        _write(path, basis)
+        steps = measure()
+        basis = fit_basis(steps)
+        if fit_error(basis, steps) <= KEPT_ERROR_MAX:
+            _write(path, basis)
     return basis
 
 

@@ -60,6 +60,12 @@ def fit_basis(steps: Sequence[MeasuredStep]) -> CostBasis:
     return CostBasis(*best.tolist())
 
 
+def fit_error(basis: CostBasis, steps: Sequence[MeasuredStep]) -> float:
+    """Return the root mean square of the relative errors of `basis` over `steps`."""
+    errors = [basis.duration_ns(work) / max(1, duration_ns) - 1 for work, duration_ns in steps]
+    return float(np.sqrt(np.mean(np.square(errors))))
+
+
 def _columns(work: StepWork) -> tuple[float, ...]:
     return (1.0, work.num_tokens, work.prefill_pairs, work.decode_context, work.num_decodes)
 

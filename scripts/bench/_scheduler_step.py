@@ -12,7 +12,6 @@ time that passes, and on a busy one its neighbours are not counted; `wall_us` is
 
 import argparse
 import cProfile
-import gc
 import pstats
 import sys
 import time
@@ -218,13 +217,10 @@ def patient_classes() -> ClassesConfig:
 
 
 def measure(policy: str, running: int, waiting: int, tenants: int, steps: int) -> dict[str, Any]:
-    """Return the figures of one load; garbage is collected as in production."""
+    """Return the figures of one load."""
     load = Load(policy, running, waiting, tenants)
     load.run(warm_up_steps(running))
-    gc.collect()
-    gc.freeze()
     times = load.run(steps)
-    gc.unfreeze()
     decided = [plan + result for plan, result in zip(times.plan, times.result, strict=True)]
     return {
         "step_us": spread_us(decided),

@@ -81,6 +81,13 @@ def test_a_damaged_file_is_measured_again(tmp_path: Path, text: str) -> None:
     assert kept.read_text() != text
 
 
+def test_a_basis_that_fits_badly_is_not_kept(tmp_path: Path) -> None:
+    """It is used, and the next start measures again."""
+    disturbed = [*MEASURED, MeasuredStep(MEASURED[0].work, 5 * MEASURED[0].duration_ns)]
+    assert known_or_measured(tmp_path, [], lambda: disturbed) == fit_basis(disturbed)
+    assert known_or_measured(tmp_path, [], lambda: MEASURED) == fit_basis(MEASURED)
+
+
 def test_a_place_that_cannot_be_written_costs_only_the_next_start(tmp_path: Path) -> None:
     """The basis is used all the same."""
     blocked = tmp_path / "file"
