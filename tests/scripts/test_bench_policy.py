@@ -1,4 +1,4 @@
-"""The arithmetic of `scripts/bench/policy`: the search, and what a tier is promised."""
+"""The arithmetic of `scripts/bench/policy`: the search, the loads, and what becomes of a run."""
 
 import json
 from math import inf
@@ -7,11 +7,37 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.simulation.traces import parse_trace
+from core.simulation.traces import Trace, parse_trace
 from core.simulation.workload import resampled
 from core.tenancy import TrafficClass
 from scripts.bench._capacity import capacity
-from scripts.bench._policy import Point, Runs, tiered
+from scripts.bench._policy import bars_of
+from scripts.bench._policy_loads import (
+    LOADS,
+    NUM_REQUESTS,
+    SPARED,
+    Point,
+    flooded,
+    shared,
+    spare,
+    tiered,
+    tiers,
+)
+from scripts.bench._policy_runs import Runs, classes_of, decisions_digest, simulate
+from scripts.bench._policy_studies import OUR_WAYS, STUDIES, quartile_ratio, wilson_upper
+
+SMALL = NUM_REQUESTS // 40  # a scale at which 40 requests are left
+
+
+def small_trace() -> Trace:
+    """Return two kinds of requests from two tenants, with contents."""
+    lines = ["arrival_s,prompt_tokens,output_tokens,tenant,hash_ids_512"]
+    return parse_trace([*lines, "0,600,4,a,1 2", "0,90,9,b,3"], "t")
+
+
+def unread(name: str) -> Trace:
+    """Stand for traces that nobody may need."""
+    raise AssertionError(name)
 
 
 @pytest.mark.parametrize("guess", [0.3, 3.9, 4.0, 4.2, 30.0])
@@ -58,5 +84,81 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
     }  # fmt: skip
     whole = json.dumps(entry) + "\n"
     path.write_text(whole + whole[:50])  # an interruption has cut the second off
-    assert Runs({}, path).outcome(point) == outcome
+    assert Runs(unread, path).outcome(point) == outcome
     assert path.read_text() == whole
+
+
+def test_other_decisions_are_another_point(tmp_path: Path) -> None:
+    """An outcome of policy headrace is kept under the code that decided."""
+    point = Point("code", "headrace", 3.0, 0.0, 0.0, 1, SMALL)
+    runs = Runs(lambda _name: small_trace(), tmp_path / "r.jsonl")
+    runs.outcome(point)
+    [line] = (tmp_path / "r.jsonl").read_text().splitlines()
+    assert json.loads(line)["point"]["code"] == decisions_digest()
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_every_load_can_be_run(load: str) -> None:
+    """With figures for every class, and somebody served."""
+    point = Point("t", "headrace", 2.0, 0.05, 0.0, 1, SMALL, load=load)
+    found = simulate(point, small_trace())
+    assert found["steps"] > 0
+    assert sum(found["computed_by_class"].values()) > 0
+    assert set(found["classes"]) <= {"interactive", "standard", "batch"}
+
+
+def test_a_flooder_sends_ten_times_as_much_for_as_long() -> None:
+    """In the order of arrival, both of one class."""
+    workload = flooded(Point("t", "x", 2.0, 0.0, 0.0, 1, 8), small_trace()).workload
+    counts = np.bincount(workload.tenant_index)
+    assert workload.tenants == ("quiet", "flooder")
+    assert counts[1] == 10 * counts[0]
+    assert np.all(np.diff(workload.arrival_ns) >= 0)
+    ends = [workload.arrival_ns[workload.tenant_index == each].max() for each in (0, 1)]
+    assert ends[0] == pytest.approx(ends[1], rel=0.15)
+
+
+def test_batch_requests_come_for_as_long_as_the_interactive_ones() -> None:
+    """Only the interactive ones are promised anything."""
+    load = shared(Point("t", "x", 2.0, 0.0, 0.0, 1, 8), small_trace())
+    workload = load.workload
+    kinds = (TrafficClass.INTERACTIVE, TrafficClass.BATCH)
+    ends = [workload.arrival_ns[workload.traffic_class == each].max() for each in kinds]
+    assert ends[0] == pytest.approx(ends[1], rel=0.2)
+    classes = classes_of(load)
+    assert (classes.interactive.ttft_ms, classes.interactive.itl_ms) == (6000, 50)
+    assert (classes.batch.ttft_ms, classes.batch.pausable) == (0, True)
+
+
+def test_a_spared_request_has_a_budget_and_nobody_comes_after_its_deadline() -> None:
+    """So that only an impossible promise is refused, and no time is lost on the rest."""
+    point = Point("t", "x", 2.0, 0.0, 0.0, 1, 100, spared=7)
+    plain = tiers(Point("t", "x", 2.0, 0.0, 0.0, 1, 100), small_trace())
+    load = spare(plain, point)
+    workload = load.workload
+    assert workload.tenants[workload.tenant_index[6]] == SPARED
+    assert np.bincount(workload.tenant_index)[-1] == 1
+    assert load.tenants[0].tokens_per_minute > 0
+    assert workload.arrival_ns[-1] <= plain.workload.ttft_deadline_ns()[6]
+
+
+def test_every_bar_names_its_study_and_ours_are_known() -> None:
+    """A bar on a policy that is not compared would never hold."""
+    for name in STUDIES:
+        bars = [*bars_of(name, is_quick=False), *bars_of(name, is_quick=True)]
+        assert all(bar.name.startswith(f"{name}.") for bar in bars)
+    strict = {bar.name.split(".")[2] for bar in bars_of("strict", is_quick=True)}
+    assert strict <= set(OUR_WAYS)
+
+
+def test_shares_of_few_are_uncertain() -> None:
+    """No false refusal of 60 is at most 5 %, of ten it is not; nothing is known of none."""
+    assert wilson_upper(0, 60) <= 0.05 < wilson_upper(0, 10)
+    assert wilson_upper(3, 60) == pytest.approx(0.117, abs=0.005)
+    assert np.isnan(wilson_upper(0, 0))
+
+
+def test_the_quartiles_that_fare_worst_and_best_are_compared() -> None:
+    """By what they did not keep; nobody is compared with a quartile that kept everything."""
+    assert quartile_ratio([0.9, 0.8, 0.95, 0.9]) == pytest.approx(4.0)
+    assert np.isnan(quartile_ratio([1.0, 0.5, 0.5, 0.5]))
