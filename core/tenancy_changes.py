@@ -43,13 +43,13 @@ def set_value(tenancy: Tenancy, path: str, text: str, room: Room) -> Change:
         old_class: ClassConfig = getattr(tenancy.classes, name)
         new_class = _with_value(old_class, path, key, text)
         changed = replace(tenancy, classes=replace(tenancy.classes, **{name: new_class}))
-        return _checked(changed, getattr(old_class, key), getattr(new_class, key), room)
+        return _checked(changed, tenancy, getattr(old_class, key), getattr(new_class, key), room)
     tenant = find_tenant(tenancy, name)
     if key in _FIXED:
         raise ConfigError(f"{path} cannot be set: use add-tenant, remove-tenant or rotate-key")
     new_tenant = _with_value(tenant, path, key, text)
     changed = _with_tenant(tenancy, new_tenant)
-    return _checked(changed, getattr(tenant, key), getattr(new_tenant, key), room)
+    return _checked(changed, tenancy, getattr(tenant, key), getattr(new_tenant, key), room)
 
 
 def set_paused(tenancy: Tenancy, kind: str, name: str, paused: bool) -> Change:
@@ -75,7 +75,7 @@ def add_tenant(tenancy: Tenancy, name: str, key_sha256: str, room: Room) -> Chan
         raise ConfigError(f"tenants[{name}] exists with other keys: use rotate-key to change them")
     tenant = TenantConfig(name=name, key_sha256=(key_sha256,))
     changed = replace(tenancy, tenants=(*tenancy.tenants, tenant))
-    return _checked(changed, False, True, room)
+    return _checked(changed, tenancy, False, True, room)
 
 
 def remove_tenant(tenancy: Tenancy, name: str) -> Change:
@@ -95,7 +95,7 @@ def rotate_key(tenancy: Tenancy, name: str, key_sha256: str, keep_old: bool, roo
     old = [digest for digest in tenant.key_sha256 if digest != key_sha256]
     keys = (key_sha256, *(old[:1] if keep_old else ()))
     changed = _with_tenant(tenancy, replace(tenant, key_sha256=keys))
-    return _checked(changed, len(tenant.key_sha256), len(keys), room)
+    return _checked(changed, tenancy, len(tenant.key_sha256), len(keys), room)
 
 
 def find_tenant(tenancy: Tenancy, name: str) -> TenantConfig:
@@ -128,8 +128,9 @@ def _toggled(names: frozenset[str], name: str, present: bool) -> frozenset[str]:
     return names | {name} if present else names - {name}
 
 
-def _checked(tenancy: Tenancy, before: object, after: object, room: Room) -> Change:
-    faults = list(tenancy.faults(room))
+def _checked(tenancy: Tenancy, known: Tenancy, before: object, after: object, room: Room) -> Change:
+    """Return the change from `known`, which was checked, to `tenancy`."""
+    faults = list(tenancy.faults(room, known))
     if faults:
         raise ConfigError("; ".join(faults))
     return Change(tenancy, before, after)
