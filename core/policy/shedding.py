@@ -1,6 +1,6 @@
 """Refusing early what will be late: a promise that cannot be kept is better broken at once.
 
-Owns: who is refused, when, and in which order; the start times by which requests are ordered. Never
+Owns: who is refused, when, and in which order; the start times by which requests wait. Never
 knows: blocks, rows, clocks. Without a cost model nothing is refused.
 
     when                  who                                              as
@@ -13,10 +13,10 @@ in pieces. It refuses in a class once
 the predicted times to the first token of a tenth of those that wait are above `policy.shed_enter`
 of the promise, until they are below `policy.shed_leave`; protected requests stay.
 
-Requests are served in the order of their latest starts, deadline − time for the prompt, and not of
-their deadlines. Below capacity that hardly matters. Above it everybody comes close to the deadline,
-and at the deadline a short prompt can still be served and a long one cannot: refusals would all
-fall on long prompts. The latest start has passed for both alike.
+Requests wait in the order of their deadlines less a share (LEAD) of the time for the prompt. Below
+capacity that hardly matters. Above it everybody comes close to the deadline, and then a short
+prompt can still be served and a long one cannot: refusals would fall on long prompts alone. With
+the whole time, the latest start, they would fall on all alike, and each would save less work.
 
 Never refused: classes that are not sheddable, requests that have started before, and by prediction
 those of a tenant within a token-rate budget of its own, which is what it was promised.
@@ -51,6 +51,7 @@ PIECE_REQUESTS = 64  # that are played in a piece
 REPLAY_REQUESTS = 1024  # that a replay looks at, about
 QUEUE_DEPTH = 64  # and of a flow at the most
 FASTEST = 0.9  # of the time of a prompt alone: steps scatter
+LEAD = 0.25
 MINUTE_NS = 60 * NS_PER_S
 MIN_RETRY_MS = 100
 MAX_RETRY_MS = 60_000
@@ -88,12 +89,12 @@ class Shedding:
         self._limits = limits
 
     def start_by_ns(self, request: Request) -> int:
-        """Return the latest start of a new request at the present rate, 0 without a promise."""
+        """Return by when a new request is to start at the present rate, 0 without a promise."""
         if not request.ttft_deadline_ns:
             return 0
         rate = self.rate.fastest()
-        needed_ns = int(request.num_tokens / rate * NS_PER_S) if rate else 0
-        return max(1, request.ttft_deadline_ns - needed_ns)
+        needed_ns = request.num_tokens / rate * NS_PER_S if rate else 0.0
+        return max(1, request.ttft_deadline_ns - int(LEAD * needed_ns))
 
     def add(self, request: Request) -> None:
         """Take in a waiting request."""
