@@ -58,7 +58,6 @@ BASELINES: dict[str, Baseline] = {
     "headrace": Baseline(
         "earliest deadline first inside a fairness window, promised gaps, shedding",
         lambda settings, model, _margin: HeadracePolicy(settings, model),
-        max_num_batched_tokens=4096,
         max_num_partial_prefills=MANY,
     ),
     "static": plain("a batch ends before the next begins", StaticPolicy),

@@ -144,7 +144,7 @@ def engine_settings(point: Point, load: Load) -> EngineSettings:
     return EngineSettings(
         max_model_len=load.max_model_len,
         max_num_seqs=256,
-        max_num_batched_tokens=2048,
+        max_num_batched_tokens=4096 if is_ours else 2048,
         max_num_partial_prefills=1,
         block_size=BLOCK_SIZE,
         prefix_cache=bool(load.workload.hash_ids),
