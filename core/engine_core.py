@@ -147,6 +147,11 @@ class EngineCore:
         found = self._scheduler.requests.get(request_id)
         return None if found is None else request_view(self._scheduler, found)
 
+    @property
+    def num_decisions(self) -> int:
+        """Decisions since the start, kept or not."""
+        return self._scheduler.records.decisions.num_decisions
+
     def decisions(self, since: int, limit: int) -> list[Decision]:
         """Return up to `limit` decisions from number `since` on that are still kept."""
         return self._scheduler.records.decisions.since(since, limit)

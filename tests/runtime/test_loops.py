@@ -18,6 +18,7 @@ from core.scheduler.frames import plan_parts
 from core.scheduler.plan import PLAN_ROW, StepPlan
 from core.tenancy import TrafficClass
 from ipc.board import BoardReader
+from ipc.control.declaration import ReplyCode
 from ipc.heartbeat import HeartbeatState
 from ipc.loopback import LoopbackDealer
 from ipc.pages import SCHEDULER_PAGE
@@ -278,6 +279,31 @@ def test_control_calls_are_answered_between_two_steps() -> None:
     assert rig.call("cancel", tenant="tenant").result == {"cancelled": 0}
     assert {rig.finish_reason(o) for o in OPERATIONS if o != "op3"} == {"length"}
     rig.check_idle()
+
+
+def test_a_request_is_shown_and_what_was_decided_about_it_too() -> None:
+    """`show` tells why one waits, `events` that it was queued, from a number on or the last."""
+    rig = LoopRig()
+    send_all(rig)
+    rig.rounds(8)
+    listed = rig.call("requests").result["requests"]
+    assert isinstance(listed, list)
+    (waiting,) = [record for record in listed if record["status"] == "waiting"]
+    shown = rig.call("show", request=waiting["operation_id"]).result["requests"]
+    assert isinstance(shown, list)
+    assert shown[0]["request_id"] == waiting["request_id"]
+    assert shown[0]["blocked"] == "sequences"
+    assert rig.call("show", request="nobody").code == ReplyCode.BAD_ARGUMENT
+    decided = rig.call("events").result
+    events = decided["events"]
+    assert isinstance(events, list)
+    assert any(
+        (event["kind"], event["operation_id"]) == ("queue", waiting["operation_id"])
+        for event in events
+    )
+    assert decided["next"] == decided["total"] == len(events)
+    last = rig.call("events", limit=1).result
+    assert last["events"] == rig.call("events", since=len(events) - 1).result["events"]
 
 
 @pytest.mark.parametrize(

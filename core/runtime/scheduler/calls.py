@@ -1,5 +1,5 @@
-"""Control commands that the scheduler answers: `requests`, `show`, `cancel`, `drain`, `undrain`,
-`record-trace`.
+"""Control commands that the scheduler answers: `requests`, `show`, `events`, `cancel`, `drain`,
+`undrain`, `record-trace`.
 
 Owns: the check of the arguments, the events a command becomes, and its answer. Never knows:
 sockets. A command is applied between two steps; its answer names the step boundary.
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from core.clock import NS_PER_S
 from core.engine_core import EngineCore
-from core.runtime.scheduler.insight import show
+from core.runtime.scheduler.insight import events, show
 from core.scheduler.events import (
     Abort,
     CancelTenant,
@@ -22,13 +22,14 @@ from core.scheduler.events import (
 from core.scheduler.statistics import RequestView
 from core.scheduler.trace_log import COLUMNS
 from ipc.control.declaration import ArgumentError, ReplyCode
+from ipc.control.events import DEFAULT_EVENTS
 from ipc.control.record_trace import DEFAULT_ROWS
 from ipc.control.registry import COMMANDS
 from ipc.messages import ControlCall, ControlReply
 
 DEFAULT_LIMIT = 1000
 NS_PER_US = 1000
-OWN_COMMANDS = ("requests", "show", "cancel", "drain", "undrain", "record-trace")
+OWN_COMMANDS = ("requests", "show", "events", "cancel", "drain", "undrain", "record-trace")
 
 
 def answer(
@@ -64,6 +65,10 @@ def _carry_out(
             return _requests(args, core, operations, now_ns)
         case "show":
             return show(core, str(args["request"]), operations, now_ns)
+        case "events":
+            since = int(str(args["since"])) if "since" in args else None
+            limit = int(str(args.get("limit", DEFAULT_EVENTS)))
+            return events(core, since, limit, operations, now_ns)
         case "cancel":
             return _cancel(args, core, operations, now_ns)
         case "record-trace":

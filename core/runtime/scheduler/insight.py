@@ -1,7 +1,8 @@
-"""The answer to `show`: everything the scheduler knows of a request, and why it waits.
+"""The answers to `show` and `events`: all that is known of a request and why it waits, and what was
+decided under pressure.
 
-Owns: the shape of the answer, as declared in `ipc.control.show`. Never knows: how a reason came
-about; the policy says it.
+Owns: the shape of the answers, as declared in `ipc.control`. Never knows: how a reason came about;
+policy and scheduler say it.
 """
 
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from core.clock import NS_PER_MS, NS_PER_S
 from core.engine_core import EngineCore
 from core.policy.base import Wait
+from core.scheduler.decisions import Decision
 from core.scheduler.statistics import RequestView
 from ipc.control.declaration import ArgumentError
 
@@ -24,6 +26,36 @@ def show(core: EngineCore, wanted: str, operations: Mapping[int, str], now_ns: i
     if not views:
         raise ArgumentError(f"show: no live request is called {wanted!r}: `requests` lists them")
     return {"requests": [_record(core, view, operations, now_ns) for view in views]}
+
+
+def events(
+    core: EngineCore, since: int | None, limit: int, operations: Mapping[int, str], now_ns: int
+) -> Record:
+    """Return decisions from number `since` on, or the last ones."""
+    total = core.num_decisions
+    first = max(0, total - limit) if since is None else since
+    decisions = core.decisions(first, limit)
+    return {
+        "events": [_event(each, operations, now_ns) for each in decisions],
+        "next": decisions[-1].number + 1 if decisions else total,
+        "total": total,
+    }
+
+
+def _event(decision: Decision, operations: Mapping[int, str], now_ns: int) -> Record:
+    return {
+        "number": decision.number,
+        "age_s": (now_ns - decision.now_ns) / NS_PER_S,
+        "kind": decision.kind.label,
+        "request_id": decision.request_id,
+        "operation_id": operations.get(decision.request_id, ""),
+        "tenant": decision.tenant,
+        "traffic_class": decision.traffic_class,
+        "replica": decision.replica,
+        "reason": decision.reason,
+        "measured": decision.measured,
+        "threshold": decision.threshold,
+    }
 
 
 def _record(
