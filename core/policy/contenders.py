@@ -10,8 +10,10 @@ them. Never knows: how many tokens fit, what a charge is.
 
 At 1 and 2 tenants are within their windows too, as long as any is that can use the step. A waiting
 head that is blocked stops its own flow. One that lacks memory has a claim on what becomes free:
-nothing else starts in this step but what can be preempted for it. Without a free row nothing
-starts, and after a few heads that are too long for what is left of the step nobody else is tried.
+nothing else starts in this step but what can be preempted for it, or has memory reserved. Without
+a free row nothing starts, and after a few heads that are too long for what is left of the step
+nobody else is tried.
+
 What waits counts for V, blocked or not, unless a limit of its own keeps it from starting.
 """
 
@@ -33,7 +35,7 @@ CLOSING = frozenset({Blocked.SEQUENCES, Blocked.DRAINING})
 UNLIMITED = 1 << 40
 TRIES = 4
 CLAIMING = frozenset({Blocked.MEMORY, Blocked.HEADROOM})
-OF_CLASS = frozenset({Blocked.CLASS_CAP, Blocked.RESERVE})
+OF_CLASS = frozenset({Blocked.CLASS_CAP, Blocked.RESERVE, Blocked.CLAIM})
 CLASSES = tuple(range(NUM_CLASSES))
 Times = npt.NDArray[np.int64]
 Reasons = npt.NDArray[np.int8]  # `Blocked` of each flow
@@ -46,9 +48,20 @@ class StepShares:
         """Take the settings of all classes."""
         configs = [limits.of(each) for each in TrafficClass]
         self.strict = [c for c, config in enumerate(configs) if config.strict_first]
-        self.can_be_dropped = [config.preemptible for config in configs]
+        self._can_be_dropped = [config.preemptible for config in configs]
+        self._has_memory = [config.reserved_kv_fraction > 0 for config in configs]
         self._reserved = [config.reserved_step_fraction for config in configs]
         self._most = [config.max_step_fraction for config in configs]
+
+    def can_be_dropped_for(self, traffic_class: int) -> list[int]:
+        """Return the classes that are preempted when one of `traffic_class` lacks memory."""
+        if self._can_be_dropped[traffic_class]:
+            return []
+        return [c for c in CLASSES if self._can_be_dropped[c]]
+
+    def have_memory(self) -> list[int]:
+        """Return the classes that have memory reserved."""
+        return [c for c in CLASSES if self._has_memory[c]]
 
     def open(self, decodes: DecodeBatch, capacity: int) -> "ClassTokens":
         """Share out a step of `capacity` tokens, of which the `decodes` have theirs."""
@@ -96,6 +109,7 @@ class Contenders:
         self._guardrails = guardrails
         self._tokens = tokens
         self._reasons = reasons
+        self._backfilling: list[int] = []  # classes that can be dropped for the claim
         self._shut: set[int] = set()  # flows that start nothing more
         self._closed: dict[int, Blocked] = {}  # classes that do not, and why
         self._is_reserved = False
@@ -141,6 +155,10 @@ class Contenders:
         return (
             min(most, self._tokens.reserved[request.traffic_class]) if self._is_reserved else most
         )
+
+    def needs_reserve(self, request: Request) -> bool:
+        """Tell whether a waiting `request` may start behind a claim only in reserved memory."""
+        return self.claim is not None and request.traffic_class not in self._backfilling
 
     def settle(self, request: Request, grant: Grant) -> None:
         """Take in what came of a grant to `request`."""
@@ -223,11 +241,13 @@ class Contenders:
         elif blocked in OF_CLASS:
             self._close((int(request.traffic_class),), blocked)
         elif blocked in CLAIMING and self.claim is None:
-            self.claim = request
-            can_be_dropped = self._guardrails.can_be_dropped
-            backfills = not can_be_dropped[request.traffic_class]
-            closed = [c for c in CLASSES if not (backfills and can_be_dropped[c])]
-            self._close(closed, Blocked.CLAIM)
+            self._give_claim(request)
+
+    def _give_claim(self, request: Request) -> None:
+        self.claim, mine = request, int(request.traffic_class)
+        self._backfilling = self._guardrails.can_be_dropped_for(mine)
+        open_classes = {*self._backfilling, *self._guardrails.have_memory()} - {mine}
+        self._close([c for c in CLASSES if c not in open_classes], Blocked.CLAIM)
 
     def _capped(self) -> list[int]:
         """Return the classes that have had the most they may have of the step."""

@@ -61,7 +61,7 @@ class HeadracePolicy(Policy):
         self._shares = Shares(settings, self._flows, PriceBook(settings.tuning, model))
         self._guardrails = StepShares(settings.limits)
         self._leftovers = Leftovers(self._flows, self._shares, settings.max_num_batched_tokens)
-        self._memory = Memory(settings, self._shares.over_share, model)
+        self._memory = Memory(settings, self._shares, model)
         self._shedding = Shedding(settings, self._flows, self._shares, self._models)
 
     def configure(self, limits: Limits) -> None:
@@ -154,22 +154,28 @@ class HeadracePolicy(Policy):
             wanted = min(contenders.most_tokens(request), budget.most(request))
             if wanted <= 0:
                 return budget.blocked
-            grant = self._grant(step, request, wanted)
+            grant = self._grant(step, contenders, request, wanted)
             context = request.num_tokens - step.remaining(request) - grant.num_tokens
             budget.spend(request, context, grant.num_tokens)
             self._shares.charge_prefill(request, context, grant.num_tokens)
             contenders.settle(request, grant)
         return Blocked.NOTHING
 
-    def _grant(self, step: Step, request: Request, wanted: int) -> Grant:
+    def _grant(self, step: Step, contenders: Contenders, request: Request, wanted: int) -> Grant:
         """Grant what no hard limit forbids, making room in memory where that is right."""
-        if request.status is not RequestStatus.RUNNING:
-            blocked = self._gates.blocked(request, step.load())
-            if blocked is not Blocked.NOTHING:
-                return Grant(0, blocked)
+        if request.status is RequestStatus.RUNNING:
+            return step.grant(request, wanted)
+        load = step.load()
+        blocked = self._gates.blocked(request, load)
+        if blocked is not Blocked.NOTHING:
+            return Grant(0, blocked)
+        if contenders.needs_reserve(request) and not self._memory.has_reserve(request, load):
+            return Grant(0, Blocked.CLAIM)
         grant = step.grant(request, wanted)
         if grant.blocked is Blocked.MEMORY and self._memory.make_room(step, request):
             grant = step.grant(request, wanted)
+        if grant.blocked is Blocked.MEMORY:
+            return Grant(0, self._memory.blocked(step, request))
         return grant
 
     def replica_up(self, replica: int, basis: CostBasis | None) -> None:

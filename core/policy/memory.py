@@ -12,19 +12,19 @@ what runs there has no right to grow into it. A prefix that a new request shares
 counts as if it were its own from the first of them that ends on, which is on the safe side.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 
-from core.policy.base import Blocked, Preemption, Relief, ReplicaLoad, Step, Wait
+from core.policy.base import Blocked, Preemption, ReplicaLoad, Step
 from core.policy.caution import Caution
 from core.policy.cost_model import CostModel
 from core.policy.future_peak import FuturePeak
 from core.policy.limits import Limits
 from core.policy.output_history import OutputHistory
-from core.policy.preemption import RANKS, Need, Victims
+from core.policy.preemption import RANKS, Leads, Need, Victims
 from core.policy.restore_cost import RestoreCosts
 from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
@@ -41,7 +41,6 @@ class Demand:
     growth: int = 0  # of those that run, and its own
     reserve: int = 0  # of other classes
     headroom: int = 0  # always
-    is_claimed: bool = False  # a request before it waits for every block
 
     @property
     def num_blocks(self) -> int:
@@ -64,20 +63,22 @@ class Memory:
     def __init__(
         self,
         settings: PolicySettings,
-        over_share: Callable[[int], int],
+        leads: Leads,
         model: CostModel | None = None,
     ) -> None:
-        """Start with nothing running; `over_share` tells what a flow had above its share."""
+        """Start with nothing running."""
         self._settings = settings
         self._limits = settings.limits
         self._block_size = settings.block_size
-        self._over_share = over_share
+        self._leads = leads
         self._history = OutputHistory(self._quantile_of)
         self._costs = RestoreCosts(settings, model)
-        self._victims = Victims(settings, over_share, self._costs)
+        self._victims = Victims(settings, leads, self._costs)
         self._caution = Caution(settings.tuning.max_preempted_fraction)
         self._holdings: dict[int, _Holdings] = {}  # by replica, until something starts or stops
-        self._claims: dict[int, Request] = {}  # by replica, in this step
+        self._claims: dict[int, Request] = {}  # by replica: who lacks memory first in this step
+        self._backfillers: set[Request] = set()  # that run because they can be dropped for a claim
+        self._given: list[Preemption] = []  # in this step
         self._now_ns = 0
 
     def configure(self, limits: Limits) -> None:
@@ -94,14 +95,15 @@ class Memory:
     def started(self, request: Request) -> None:
         """Take in that `request` has a row."""
         self._holdings.pop(request.replica, None)
-        if self._claims.get(request.replica) is request:
-            del self._claims[request.replica]
+        if self._claims.get(request.replica, request) is not request:
+            self._backfillers.add(request)
         self._victims.started(request, self._now_ns)
 
     def stopped(self, request: Request) -> None:
         """Take in that `request` has lost its row."""
         self._holdings.pop(request.replica, None)
         self._victims.stopped(request)
+        self._backfillers.discard(request)
 
     def ended(self, request: Request) -> None:
         """Remember how long its output was, if it came to its own end."""
@@ -121,12 +123,15 @@ class Memory:
 
     def close(self, step: Step, num_tokens: int) -> None:
         """Take in that `step` computes so many tokens."""
-        self._caution.computed(num_tokens, step.load().num_blocks * self._block_size)
+        load = step.load()
+        for given in self._given:
+            self._settle(given, load)
+        self._given.clear()
+        self._caution.computed(num_tokens, load.num_blocks * self._block_size)
 
     def headroom_blocks(self, request: Request, load: ReplicaLoad) -> int:
         """Return how many blocks must stay available when `request` starts."""
-        demand = self.demand(request, load)
-        return load.num_blocks if demand.is_claimed else demand.num_blocks
+        return self.demand(request, load).num_blocks
 
     def demand(self, request: Request, load: ReplicaLoad) -> Demand:
         """Return what must stay available when `request` starts, and for what."""
@@ -139,8 +144,6 @@ class Memory:
         num_new, left = self._own_need(request)
         if self._is_within_reserve(request, num_new, left, holdings, load):
             return Demand(reserve=self._kept_for_others(request, holdings, load, strict_only=True))
-        if not self._may_pass(request, load):
-            return Demand(is_claimed=True)
         peak = holdings.peak.peak_with(left, request.num_tokens + self._block_size // 2)
         growth = ceil(peak / self._block_size) - holdings.num_blocks - num_new
         growth = ceil(max(0, growth) * self._caution.factor)
@@ -151,11 +154,18 @@ class Memory:
         kept = self._kept_for_others(request, holdings, load, strict_only=is_lent)
         return Demand(growth, kept, headroom)
 
+    def has_reserve(self, request: Request, load: ReplicaLoad) -> bool:
+        """Tell whether what is reserved for its class takes `request`."""
+        if load.rows is None:
+            return False
+        num_new, left = self._own_need(request)
+        return self._is_within_reserve(request, num_new, left, self._holdings_of(load), load)
+
     def make_room(self, step: Step, request: Request) -> bool:
         """Let lower work give memory back for a waiting `request` that does not fit.
 
-        True = it may be tried again. Until it has started, the first of a step has the claim on the
-        blocks to come.
+        True = it may be tried again. The first of a step has the claim on blocks to come: what
+        starts behind it can be dropped for it.
         """
         self._claims.setdefault(step.replica, request)
         load = step.load()
@@ -170,7 +180,7 @@ class Memory:
             if chosen is None:
                 break
             givers.remove(chosen.request)
-            self._preempt(step, chosen, load)
+            self._preempt(step, chosen)
             missing = step.missing_blocks(request)
             if missing <= 0:
                 break
@@ -192,22 +202,17 @@ class Memory:
         if chosen is None and not self._victims.lower(candidates, beneficiary):
             chosen = Preemption(beneficiary) if beneficiary in candidates else None
         if chosen is not None:
-            self._note_loss(chosen, load)
+            self._given.append(chosen)
         return chosen
 
-    def reason(self, request: Request, num_needed: int, load: ReplicaLoad) -> Wait:
-        """Return what keeps `request`, which needs so many blocks, from starting."""
-        demand, available = self.demand(request, load), load.num_available_blocks
-        if demand.is_claimed:
-            return Wait(Blocked.CLAIM, num_needed, 0)
-        for blocked, kept in (
-            (Blocked.MEMORY, 0),
-            (Blocked.HEADROOM, demand.growth + demand.headroom),
-            (Blocked.RESERVE, demand.num_blocks),
-        ):
-            if num_needed > available - kept:
-                return Wait(blocked, num_needed, available - kept)
-        return Wait(Blocked.NOTHING, num_needed, available)
+    def blocked(self, step: Step, request: Request) -> Blocked:
+        """Return what keeps a waiting `request` from starting, after it was tried: blocks, or that
+        those which run could not grow any more.
+        """
+        load = step.load()
+        kept = self.headroom_blocks(request, load)
+        fits = step.missing_blocks(request) + load.num_fenced_blocks <= kept
+        return Blocked.HEADROOM if fits else Blocked.MEMORY
 
     def _quantile_of(self, flow: int) -> float:
         return self._limits.of(flow % NUM_CLASSES).output_quantile
@@ -269,13 +274,6 @@ class Memory:
             and (self._limits.of(other).strict_first or not strict_only)
         )
 
-    def _may_pass(self, request: Request, load: ReplicaLoad) -> bool:
-        """Tell whether `request` may start although another has the claim on what comes free."""
-        claimant = self._claims.get(load.replica)
-        if claimant is None or claimant is request:
-            return True
-        return self._victims.is_droppable(request) and not self._victims.is_droppable(claimant)
-
     def _has_lower_class(self, request: Request, load: ReplicaLoad) -> bool:
         """Tell whether anybody who runs is of a lower class than `request`."""
         by_class = self._holdings_of(load).by_class
@@ -286,17 +284,19 @@ class Memory:
         self, request: Request, running: Sequence[Request], load: ReplicaLoad
     ) -> list[Request]:
         """Return whose memory `request` may call back: for its reserve that of all lower classes,
-        else that of droppable work which had more than its share.
+        else that of droppable work which backfills, or whose class had more than its share.
         """
         rank = RANKS[request.traffic_class]
         lower = [each for each in running if RANKS[each.traffic_class] < rank]
         num_new, left = self._own_need(request)
         if self._is_within_reserve(request, num_new, left, self._holdings_of(load), load):
             return lower
+        leads = self._leads.class_leads()
         return [
             each
             for each in lower
-            if self._victims.is_droppable(each) and self._over_share(each.flow) > 0
+            if self._victims.is_droppable(each)
+            and (each in self._backfillers or leads[each.traffic_class] > 0)
         ]
 
     def _drop(self, step: Step, load: ReplicaLoad, num_blocks: int) -> None:
@@ -312,17 +312,17 @@ class Memory:
         need = Need(first, num_blocks, load, step.now_ns, only_droppable=True)
         chosen = self._victims.choose(running, need)
         if chosen is not None:
-            self._preempt(step, chosen, load)
+            self._preempt(step, chosen)
 
-    def _preempt(self, step: Step, chosen: Preemption, load: ReplicaLoad) -> None:
-        self._note_loss(chosen, load)
+    def _preempt(self, step: Step, chosen: Preemption) -> None:
+        self._given.append(chosen)
         step.preempt(chosen.request, chosen.relief, chosen.num_blocks)
 
-    def _note_loss(self, chosen: Preemption, load: ReplicaLoad) -> None:
-        """Count the tokens that must be computed again."""
-        rows = load.rows
-        if chosen.relief is Relief.SWAP or rows is None:
-            return
-        num_computed = int(rows.num_computed[chosen.request.row])
-        tail = chosen.num_blocks * self._block_size
-        self._caution.preempted(min(num_computed, tail) if tail else num_computed)
+    def _settle(self, given: Preemption, load: ReplicaLoad) -> None:
+        """Look at what became of a preemption: not every wish for a tail or a copy could be met."""
+        request = given.request
+        if request.row >= 0:
+            self._victims.shortened(request, load, self._now_ns)
+            self._caution.preempted(given.num_blocks * self._block_size)
+        elif request.status is not RequestStatus.SWAPPED:
+            self._caution.preempted(request.num_computed_tokens)
