@@ -143,6 +143,21 @@ SCHEDULER = (
         "recomputed_tokens",
     ),
     Shown(
+        counter("headrace_swapped_out_tokens_total", "Tokens whose KV was copied to the host."),
+        "swapped_out_tokens",
+    ),
+    Shown(
+        counter("headrace_swapped_in_tokens_total", "Tokens whose KV was copied back."),
+        "swapped_in_tokens",
+    ),
+    Shown(
+        counter(
+            "headrace_recomputed_after_swap_tokens_total",
+            "Tokens of swapped requests computed again: their shared prefix was gone.",
+        ),
+        "recomputed_after_swap_tokens",
+    ),
+    Shown(
         gauge("headrace_cancel_reclaim_steps_max", "Most steps a cancellation took to free KV."),
         "cancel_reclaim_steps_max",
     ),
@@ -177,6 +192,10 @@ LEFTOVERS = counter(
 REQUESTS_FINISHED = counter(
     "headrace_requests_finished_total", "Requests that ended, by final status.", "status"
 )
+PREEMPTIONS = counter(
+    "headrace_preemptions_total", "Preemptions, by what was given back and for what.",
+    "kind", "cause",
+)  # fmt: skip
 REJECTIONS = counter(
     "headrace_rejections_total", "Refusals by reason and by the process that saw them.",
     "process", "reason",
@@ -206,6 +225,9 @@ REPLICA_COST_SIGMA = gauge(
     "replica", "regime",
 )  # fmt: skip
 REPLICA_BLOCKS = gauge("headrace_kv_blocks", "KV blocks by state.", "replica", "state")
+REPLICA_HOST_BLOCKS = gauge(
+    "headrace_host_blocks", "Blocks of host memory for swapped requests.", "replica", "state"
+)
 REPLICA_STEP_AGE = gauge(
     "headrace_replica_last_step_age_seconds", "Time since its last result.", "replica"
 )
@@ -223,6 +245,7 @@ TENANT = (
     ),
     Shown(gauge("headrace_tenant_requests_running", "Running.", "tenant"), "num_running"),
     Shown(gauge("headrace_tenant_requests_preempted", "Preempted.", "tenant"), "num_preempted"),
+    Shown(gauge("headrace_tenant_requests_swapped", "Swapped out.", "tenant"), "num_swapped"),
     Shown(gauge("headrace_tenant_kv_blocks_held", "KV blocks held.", "tenant"), "held_blocks"),
     Shown(counter("headrace_tenant_requests_total", "Requests.", "tenant"), "requests"),
     Shown(counter("headrace_tenant_prompt_tokens_total", "Prompt.", "tenant"), "prompt_tokens"),
@@ -414,7 +437,9 @@ FAMILIES: tuple[Family, ...] = (
     REQUESTS_FINISHED,
     LEFTOVERS,
     REJECTIONS,
+    PREEMPTIONS,
     REPLICA_BLOCKS,
+    REPLICA_HOST_BLOCKS,
     REPLICA_COST_FACTOR,
     REPLICA_COST_SIGMA,
     REPLICA_STEP_AGE,

@@ -14,6 +14,7 @@ import numpy as np
 
 from core.config import HeadraceConfig
 from core.errors import RejectionReason
+from core.metering import PreemptionCause, PreemptionKind
 from core.request import FINISH_REASONS, FinishReason, RequestStatus
 from core.tenancy import CLASS_NAMES
 from frontends.boards import Boards, Page, text_of
@@ -93,6 +94,15 @@ def add_scheduler(out: Exposition, boards: Boards, scheduler: np.void) -> None:
         if status.is_finished
     ]
     out.add(families.REQUESTS_FINISHED, finished)
+    preemptions = [
+        (
+            (("kind", kind.name.lower()), ("cause", cause.name.lower())),
+            int(scheduler["preemptions_by"][kind, cause]),
+        )
+        for kind in PreemptionKind
+        for cause in PreemptionCause
+    ]
+    out.add(families.PREEMPTIONS, preemptions)
     out.add(
         families.LEFTOVERS,
         [((("reason", reason),), tokens) for reason, tokens in leftovers_of(scheduler).items()],
@@ -118,6 +128,12 @@ def add_replicas(out: Exposition, boards: Boards, scheduler: np.void) -> None:
         for state, count in block_counts(row).items()
     ]
     out.add(families.REPLICA_BLOCKS, blocks)
+    host_blocks = [
+        ((*labels, ("state", state)), count)
+        for labels, row in replicas
+        for state, count in host_block_counts(row).items()
+    ]
+    out.add(families.REPLICA_HOST_BLOCKS, host_blocks)
     for family, field in (
         (families.REPLICA_COST_FACTOR, "cost_factors"),
         (families.REPLICA_COST_SIGMA, "cost_sigmas"),
@@ -277,6 +293,7 @@ def cache_labels(scheduler: np.void, facts: EngineFacts) -> Labels:
     """Return the labels of `vllm:cache_config_info`; blocks of an accelerator's pool are called gpu
     blocks there."""
     blocks = sum(int(row["num_blocks"]) for row in replicas_of(scheduler))
+    host_blocks = sum(int(row["num_host_blocks"]) for row in replicas_of(scheduler))
     return (
         *facts.labels,
         ("block_size", str(facts.block_size)),
@@ -284,7 +301,7 @@ def cache_labels(scheduler: np.void, facts: EngineFacts) -> Labels:
         ("enable_prefix_caching", str(facts.prefix_cache)),
         ("gpu_memory_utilization", str(facts.kv_memory_fraction)),
         ("num_gpu_blocks", str(blocks)),
-        ("num_cpu_blocks", "0"),
+        ("num_cpu_blocks", str(host_blocks)),
     )
 
 
@@ -305,6 +322,12 @@ def block_counts(replica: np.void) -> dict[str, int]:
         state: int(replica[f"num_{state}_blocks"]) for state in ("held", "evictable", "fenced")
     }
     return counts | {"free": max(0, int(replica["num_blocks"]) - sum(counts.values()))}
+
+
+def host_block_counts(replica: np.void) -> dict[str, int]:
+    """Return the blocks of a replica's host memory by state."""
+    held = int(replica["num_held_host_blocks"])
+    return {"held": held, "free": int(replica["num_host_blocks"]) - held}
 
 
 def kv_usage(scheduler: np.void) -> float:

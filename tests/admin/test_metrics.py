@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import ipc.pages
 from core.clock import NS_PER_S
 from core.errors import RejectionReason
+from core.metering import PreemptionCause, PreemptionKind
 from core.request import RequestStatus
 from frontends.boards import Boards
 from frontends.http.telemetry import Telemetry
@@ -194,6 +195,24 @@ def test_refusals_are_shown_by_reason_and_process_and_tenant() -> None:
     assert value(families, name, process="http.0", reason="queue_full_tokens") == 0
     per_tenant = families["headrace_tenant_rejections"].samples
     assert [s.labels for s in per_tenant] == [{"tenant": "zeta", "reason": "queue_full_tokens"}]
+
+
+def test_preemptions_are_shown_by_kind_and_cause() -> None:
+    """And what was swapped, in tokens and in blocks of host memory."""
+    by = np.zeros((3, 4), np.uint64)
+    by[PreemptionKind.SWAP, PreemptionCause.GROWTH] = 5
+    scheduler = scheduler_fields(
+        replicas=[replica_fields(num_host_blocks=9, num_held_host_blocks=4)],
+        preemptions_by=by,
+        swapped_out_tokens=70,
+    )
+    families = scrape(healthy({"scheduler": page("scheduler", scheduler)}))
+    name = "headrace_preemptions_total"
+    assert value(families, name, kind="swap", cause="growth") == 5
+    assert total(families["headrace_preemptions"].samples, name) == 5
+    assert value(families, "headrace_swapped_out_tokens_total") == 70
+    assert value(families, "headrace_host_blocks", replica="0", state="held") == 4
+    assert value(families, "headrace_host_blocks", replica="0", state="free") == 5
 
 
 def test_blocks_of_a_replica_add_up_to_its_pool() -> None:
