@@ -234,8 +234,7 @@ class HeadracePolicy(Policy):
 
     def leftovers(self) -> Mapping[Blocked, int]:
         """Return what steps have left unused, by reason."""
-        tokens = self._leftovers.tokens.tolist()
-        return {reason: tokens[reason] for reason in Blocked if tokens[reason]}
+        return self._leftovers.by_reason()
 
     def is_protected(self, request: Request) -> bool:
         """Tell whether nobody who comes can make `request` late."""

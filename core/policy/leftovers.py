@@ -3,7 +3,7 @@
 Owns: unused tokens by reason, counted over all steps, and the last reason of each flow. Never
 knows: a waiting request before somebody asks for one. The tokens that a step leaves are put down
 to what ended it: a promised gap, or else the first in turn that could have used them and was
-blocked. Nothing is put down if nobody waited.
+blocked. If nobody waited they are put down to NOTHING.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ class Leftovers:
 
     def __init__(self, flows: Flows, shares: Shares, max_tokens: int) -> None:
         """Start with no step; none takes more than `max_tokens`."""
-        self.tokens = np.zeros(len(Blocked), np.int64)  # by reason
+        self.tokens = np.zeros(len(Blocked), np.int64)  # left unused, by reason
         self._flows = flows
         self._shares = shares
         self._max_tokens = max_tokens
@@ -47,6 +47,11 @@ class Leftovers:
         self.last = contenders
         if left > 0:
             self.tokens[contenders.first_blocked() if ended is Blocked.NOTHING else ended] += left
+
+    def by_reason(self) -> dict[Blocked, int]:
+        """Return the tokens left unused so far while somebody waited."""
+        counts = dict(zip(Blocked, self.tokens.tolist(), strict=True))
+        return {reason: n for reason, n in counts.items() if n and reason is not Blocked.NOTHING}
 
     def why(self, request: Request) -> Wait | None:
         """Return why a waiting `request` was not started by the last step, None without one."""
