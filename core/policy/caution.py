@@ -2,15 +2,16 @@
 
 Owns: the share of preempted tokens in the computed ones, in windows, and the factor that follows
 it. Never knows: who was preempted. The quantile of each request's length, summed, is more than
-their sum will be, so admission that never overcommits leaves memory idle. The factor falls by a
-step while hardly anything is preempted and rises by a part of itself when too much is: for
-admission, additive increase and multiplicative decrease, as in TCP.
+their sum will be, so admission that never overcommits leaves memory idle. The factor is moved so
+that a small share of work is thrown away, a fifth of what may be: down by a step when nothing is,
+up by as many steps as the share is a multiple of that (stochastic approximation: Robbins and Monro,
+1951), and by a quarter of itself at once when it is more than may be.
 """
 
 LOWEST, HIGHEST = 0.2, 2.0
 STEP = 0.02
 RISE = 1.25
-CALM = 0.2  # of the limit: with less, admission becomes bolder
+AIM = 0.2  # of the limit
 WINDOWS_IN_POOL = 8  # a window is as many computed tokens as this part of the pool holds
 MIN_WINDOW_TOKENS = 1024
 
@@ -35,8 +36,10 @@ class Caution:
         if self._num_computed < max(MIN_WINDOW_TOKENS, pool_tokens // WINDOWS_IN_POOL):
             return
         share = self._num_preempted / self._num_computed
+        factor = self.factor - STEP
+        if share > 0:
+            factor += STEP * share / max(AIM * self._limit, 1e-6)
         if share > self._limit:
-            self.factor = min(HIGHEST, self.factor * RISE)
-        elif share <= CALM * self._limit:
-            self.factor = max(LOWEST, self.factor - STEP)
+            factor = max(factor, self.factor * RISE)
+        self.factor = min(HIGHEST, max(LOWEST, factor))
         self._num_computed = self._num_preempted = 0

@@ -12,8 +12,9 @@ Between two preemptions a request makes some progress, in tokens or time, except
 may call back at any moment what a droppable one was lent.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,18 @@ RANKS = {
 MIN_WHOLE_TO_TAIL = 2  # who holds no more than so many times what is needed gives everything
 
 
+class Leads(Protocol):
+    """Who was served more than its share."""
+
+    def over_share(self, flow: int) -> int:
+        """Return how much more than the least served of its class a flow was served."""
+        ...
+
+    def class_leads(self) -> npt.NDArray[np.int64]:
+        """Return how much more than the least served class each was served, int64[classes]."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
     """For whom memory is wanted, and how much."""
@@ -49,13 +62,11 @@ class Need:
 class Victims:
     """The running requests of all replicas, as candidates for giving memory back."""
 
-    def __init__(
-        self, settings: PolicySettings, over_share: Callable[[int], int], costs: RestoreCosts
-    ) -> None:
-        """Start with nobody running; `over_share` tells what a flow had above its share."""
+    def __init__(self, settings: PolicySettings, leads: Leads, costs: RestoreCosts) -> None:
+        """Start with nobody running."""
         self._settings = settings
         self._limits = settings.limits
-        self._over_share = over_share
+        self._leads = leads
         self._costs = costs
         self._resumed: dict[Request, tuple[int, int]] = {}  # since when it runs again: tokens, ns
 
@@ -68,6 +79,11 @@ class Victims:
         if request.num_preemptions:
             self._resumed[request] = (request.num_tokens, now_ns)
 
+    def shortened(self, request: Request, load: ReplicaLoad, now_ns: int) -> None:
+        """Note that `request` gave its tail; once it has its blocks again it gets some progress."""
+        if load.rows is not None:
+            self._resumed[request] = (int(load.rows.num_tokens[request.row]), now_ns)
+
     def stopped(self, request: Request) -> None:
         """Forget it."""
         self._resumed.pop(request, None)
@@ -79,7 +95,7 @@ class Victims:
 
     def standing(self, request: Request) -> tuple[int, int, int]:
         """Return the place of `request` in the total order; who is lower gives to who is higher."""
-        return (RANKS[request.traffic_class], -self._over_share(request.flow), -request.order)
+        return (RANKS[request.traffic_class], -self._leads.over_share(request.flow), -request.order)
 
     def choose(self, candidates: Sequence[Request], need: Need) -> Preemption | None:
         """Return who gives memory back; None: nobody who is lower."""
@@ -95,7 +111,7 @@ class Victims:
         """Return those of `candidates` that are strictly lower than `beneficiary`."""
         flows = {request.flow for request in candidates}
         shares = {
-            flow: (RANKS[TrafficClass(flow % NUM_CLASSES)], -self._over_share(flow))
+            flow: (RANKS[TrafficClass(flow % NUM_CLASSES)], -self._leads.over_share(flow))
             for flow in flows
         }
         standing = self.standing(beneficiary)
@@ -107,16 +123,17 @@ class Victims:
         ]
 
     def has_progressed(self, request: Request, load: ReplicaLoad, now_ns: int) -> bool:
-        """Tell whether a running `request` had its progress since it was preempted last."""
-        since = self._resumed.get(request)
-        if since is None or load.rows is None:
+        """Tell whether a running `request` had its progress since it was preempted last, or is
+        still short of blocks and cannot go on anyway.
+        """
+        since, rows = self._resumed.get(request), load.rows
+        if since is None or rows is None:
             return True
-        tuning = self._settings.tuning
-        num_tokens, start_ns = since
-        progressed = int(load.rows.num_tokens[request.row]) - num_tokens
+        num_tokens, tuning = int(rows.num_tokens[request.row]), self._settings.tuning
         return (
-            progressed >= tuning.progress_tokens
-            or now_ns - start_ns >= tuning.progress_ms * NS_PER_MS
+            int(rows.num_blocks[request.row]) * self._settings.block_size < num_tokens
+            or num_tokens - since[0] >= tuning.progress_tokens
+            or now_ns - since[1] >= tuning.progress_ms * NS_PER_MS
         )
 
     def _may_lose(self, request: Request, need: Need) -> bool:
