@@ -79,13 +79,20 @@ def clairvoyant_runs(
     workload: Workload, settings: SimulationSettings, margin: float = 0.0
 ) -> Iterator[tuple[str, History]]:
     """Yield the name and the history of each order."""
+    for name in ORDERS:
+        changed, policy = prepare_order(name, workload, settings, margin)
+        yield name, Simulation(changed, workload, policy).run()
+
+
+def prepare_order(
+    name: str, workload: Workload, settings: SimulationSettings, margin: float = 0.0
+) -> tuple[SimulationSettings, ClairvoyantPolicy]:
+    """Return the settings and a new policy that follows the order of that name."""
     settings, _ = prepare(MODEL_POLICY, settings, margin)
-    engine = settings.engine
-    tokens_per_s = planned_rate(workload, settings.hardware, engine.max_num_batched_tokens, margin)
-    for name, order in ORDERS.items():
-        plan = order(workload, tokens_per_s)
-        policy = ClairvoyantPolicy(policy_settings(engine), settings.hardware, plan, margin=margin)
-        yield name, Simulation(settings, workload, policy).run()
+    engine, hardware = settings.engine, settings.hardware
+    tokens_per_s = planned_rate(workload, hardware, engine.max_num_batched_tokens, margin)
+    plan = ORDERS[name](workload, tokens_per_s)
+    return settings, ClairvoyantPolicy(policy_settings(engine), hardware, plan, margin=margin)
 
 
 def planned_rate(

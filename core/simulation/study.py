@@ -49,11 +49,17 @@ def run_case(
     Raises ConfigError for an unknown policy.
     """
     settings, policy = prepare(case.policy, case.settings, case.margin)
-    simulation = Simulation(settings, workload, policy)
+    return run_policy(case.label, Simulation(settings, workload, policy), cpu_s, progress)
+
+
+def run_policy(
+    label: str, simulation: Simulation, cpu_s: Stopwatch, progress: Progress | None = None
+) -> Outcome:
+    """Run a simulation that is prepared."""
     begin_s = cpu_s()
-    history = simulation.run(progress and (lambda done, of: progress(case.label, done, of)))
+    history = simulation.run(progress and (lambda done, of: progress(label, done, of)))
     used_s = cpu_s() - begin_s
-    return Outcome(case.label, history, metrics.request_times(history), used_s)
+    return Outcome(label, history, metrics.request_times(history), used_s)
 
 
 def figures(outcome: Outcome, warm_up: float) -> dict[str, Any]:

@@ -22,11 +22,13 @@ from core.policy.limits import Limits
 from core.scheduler.settings import EngineSettings
 from core.simulation import metrics, prices
 from core.simulation.cases import promising
+from core.simulation.clairvoyant import prepare_order
 from core.simulation.hardware import HARDWARE
 from core.simulation.history import History
 from core.simulation.noise import NoiseSettings
-from core.simulation.run import END_OF_TEXT, SimulationSettings
-from core.simulation.study import Case, Outcome, run_case
+from core.simulation.relaxation import most_promises_kept
+from core.simulation.run import END_OF_TEXT, Simulation, SimulationSettings
+from core.simulation.study import Case, Outcome, run_case, run_policy
 from core.simulation.traces import Trace, TraceError, read_trace
 from core.tenancy import ClassesConfig, TrafficClass
 from scripts.bench._capacity import capacity
@@ -37,6 +39,8 @@ MISS_LIMIT = 0.01
 BLOCK_SIZE = 64
 FAR_NS = 10**6 * 10**9
 SAMPLED_SHEDS = 80
+LARGEST_STEP = 4096  # tokens, of policy headrace and of the bound on all policies
+ORACLE = "oracle-"  # before the name of an order that knows the future
 MAX_TENANTS_KEPT = 4  # whose figures are kept one by one
 TRACES = {
     "code": "azure2023_code.csv",
@@ -131,8 +135,21 @@ def simulate(point: Point, trace: Trace) -> Figures:
         noise=NoiseSettings(point.sigma),
         seed=point.seed,
     )
+    kept = kept_figures(carried_out(point, load, settings), point.spared)
+    if point.load == "tiers" and point.policy == "headrace":
+        kept["most_kept"] = most_promises_kept(load.workload, hardware, LARGEST_STEP)
+    return kept
+
+
+def carried_out(point: Point, load: Load, settings: SimulationSettings) -> Outcome:
+    """Run the policy of a point, or an order that knows the future."""
+    name = point.policy.removeprefix(ORACLE)
+    if name != point.policy:
+        changed, oracle = prepare_order(name, load.workload, settings, point.margin)
+        simulation = Simulation(changed, load.workload, oracle)
+        return run_policy(point.policy, simulation, time.process_time)
     case = Case(point.policy, point.policy, settings, point.margin)
-    return kept_figures(run_case(case, load.workload, time.process_time), point.spared)
+    return run_case(case, load.workload, time.process_time)
 
 
 def engine_settings(point: Point, load: Load) -> EngineSettings:
@@ -144,7 +161,7 @@ def engine_settings(point: Point, load: Load) -> EngineSettings:
     return EngineSettings(
         max_model_len=load.max_model_len,
         max_num_seqs=256,
-        max_num_batched_tokens=4096 if is_ours else 2048,
+        max_num_batched_tokens=LARGEST_STEP if is_ours else 2048,
         max_num_partial_prefills=1,
         block_size=BLOCK_SIZE,
         prefix_cache=bool(load.workload.hash_ids),
@@ -205,6 +222,7 @@ def promise_figures(history: History, times: metrics.RequestTimes, chosen: metri
         "goodput_rps": overall.goodput_rps,
         "goodput_tokens_per_s": overall.goodput_tokens_per_s,
         "refused": overall.num_refused,
+        "kept_requests": int(np.count_nonzero(times.kept)),
         "protected": [protected.num_requests, protected.num_missed],
         "quartiles": metrics.by_prompt_quartile(history, times, chosen),
         "worst_tenant_miss_share": max(each.miss_share for each in tenants.values()),

@@ -10,8 +10,9 @@ from math import nan, sqrt
 from statistics import median
 from typing import Any
 
+from core.simulation.clairvoyant import ORDERS
 from scripts.bench._policy_loads import FAST, Point
-from scripts.bench._policy_runs import MISS_LIMIT, Runs
+from scripts.bench._policy_runs import MISS_LIMIT, ORACLE, Runs
 from scripts.bench._report import Bar
 
 GUESS_QPS = {"code": 3.3, "conv": 4.4}
@@ -24,6 +25,7 @@ HALF_QPS = {"code": 2.0, "conv": 2.3}  # about half of what is carried
 ARENA_QPS = 60.0
 MOONCAKE_SPEED = 0.5
 MEMORY_QPS = 4.4
+OPTIMALITY_LOAD = 1.5  # of a load that is carried
 SHED_SCALE = 20  # of the runs in which one request is not refused
 WILSON_Z = 1.645  # one-sided 95 %
 
@@ -326,6 +328,34 @@ def memory_bars(_is_quick: bool) -> Iterator[Bar]:
     yield Bar("storm.recomputed_share", "<=", 0.05)
 
 
+def optimality(asked: Asked) -> Figures:
+    """Compare with orders that know the future, and all with what nobody can exceed."""
+    found: Figures = {}
+    for trace, guess in GUESS_QPS.items():
+        ours = asked.point(trace, OURS, OPTIMALITY_LOAD * guess, window="off")
+        outcome = asked.runs.outcome(ours)
+        kept = {
+            name: asked.runs.outcome(replace(ours, policy=f"{ORACLE}{name}"))["kept_requests"]
+            for name in ORDERS
+        }
+        most = max(outcome["kept_requests"], *kept.values())
+        found[trace] = {
+            "kept": outcome["kept_requests"],
+            "kept_by_orders": kept,
+            "to_best_order": outcome["kept_requests"] / max(1, *kept.values()),
+            "most_that_can_be_kept": outcome["most_kept"],
+            "above_what_can_be_kept": most - outcome["most_kept"],
+        }
+    return found
+
+
+def optimality_bars(_is_quick: bool) -> Iterator[Bar]:
+    """Yield the bars of both traces."""
+    for trace in GUESS_QPS:
+        yield Bar(f"{trace}.to_best_order", ">=", 0.95)
+        yield Bar(f"{trace}.above_what_can_be_kept", "<=", 0)
+
+
 def cost(asked: Asked) -> Figures:
     """Tell how fast a simulation runs, at a load that is carried."""
     found = {}
@@ -360,5 +390,6 @@ STUDIES: Mapping[str, Study] = {
     "isolation": Study(isolation, isolation_bars),
     "colocation": Study(colocation, colocation_bars),
     "memory": Study(memory, memory_bars),
+    "optimality": Study(optimality, optimality_bars),
     "cost": Study(cost, cost_bars),
 }

@@ -1,12 +1,14 @@
 """The arithmetic of `scripts/bench/policy`: the search, the loads, and what becomes of a run."""
 
 import json
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from core.simulation.clairvoyant import ORDERS
 from core.simulation.traces import Trace, parse_trace
 from core.simulation.workload import resampled
 from core.tenancy import TrafficClass
@@ -105,6 +107,14 @@ def test_every_load_can_be_run(load: str) -> None:
     assert found["steps"] > 0
     assert sum(found["computed_by_class"].values()) > 0
     assert set(found["classes"]) <= {"interactive", "standard", "batch"}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_orders_that_know_the_future_are_policies_too(order: str) -> None:
+    """And keep no more than can be kept."""
+    point = Point("t", f"oracle-{order}", 2.0, 0.05, 0.0, 1, SMALL)
+    ours = simulate(replace(point, policy="headrace"), small_trace())
+    assert 0 < simulate(point, small_trace())["kept_requests"] <= ours["most_kept"]
 
 
 def test_a_flooder_sends_ten_times_as_much_for_as_long() -> None:
