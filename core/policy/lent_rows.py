@@ -31,6 +31,9 @@ class LentRows:
         `owed` are the rows that each class may still claim of its reserve. If none is free at all,
         one is called back.
         """
+        num_free = self._max_num_seqs - step.num_running
+        if num_free > sum(owed.values()):
+            return reasons
         num_wanted = sum(
             min(num_rows, self._num_ready(each, reasons)) for each, num_rows in owed.items()
         )
@@ -38,7 +41,7 @@ class LentRows:
             return reasons
         if not step.may_start_requests:
             self._call_back(step, limits)
-        if self._max_num_seqs - step.num_running > num_wanted:
+        elif num_free > num_wanted:
             return reasons
         others = np.array([each not in owed for each in TrafficClass])
         table = reasons.reshape(-1, NUM_CLASSES)
@@ -47,11 +50,8 @@ class LentRows:
 
     def _num_ready(self, traffic_class: TrafficClass, reasons: Reasons) -> int:
         """Return how many requests of a class wait for nothing but a row, or memory."""
-        if not self._flows.waiting_of_class(traffic_class):
-            return 0
         of_class = slice(int(traffic_class), None, NUM_CLASSES)
-        ready = reasons[of_class] == Blocked.NOTHING
-        return int(self._flows.num_waiting[of_class][ready].sum())
+        return int(self._flows.num_waiting[of_class] @ (reasons[of_class] == 0))
 
     def _call_back(self, step: Step, limits: Limits) -> None:
         """Preempt the youngest borrower, which loses least."""

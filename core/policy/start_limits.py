@@ -44,6 +44,8 @@ class OnReplica:
     num_blocks: int  # of the pool
     tenants: list[Running] = field(default_factory=list)  # by index
     classes: list[Running] = field(default_factory=lambda: [Running() for _ in TrafficClass])
+    quotas: list[int] = field(default_factory=list)  # blocks of each tenant at the most
+    shares: list[int] = field(default_factory=list)  # of each class
     tenant_reasons: Reasons = field(default_factory=lambda: np.zeros(0, np.int8))
     class_reasons: Reasons = field(default_factory=lambda: np.zeros(NUM_CLASSES, np.int8))
 
@@ -72,6 +74,8 @@ class StartLimits:
         """Go by these limits; `names` are the tenants by index, a growing list."""
         self._tenants: list[TenantConfig] = [limits.tenant(name) for name in names]
         self._classes: list[ClassConfig] = [limits.of(each) for each in TrafficClass]
+        self._reserved = [config.reserved_seqs for config in self._classes]
+        self._is_fixed = [not config.preemptible for config in self._classes]
         self._is_paused = [name in limits.paused for name in names]
         self._is_class_paused = [each.label in limits.paused_classes for each in TrafficClass]
         self._num_running += [0] * (len(names) - len(self._num_running))
@@ -110,11 +114,9 @@ class StartLimits:
         if reason:
             return Blocked(int(reason))
         needed = self._needed_blocks(request)
-        quota = _share(self._tenants[tenant].kv_quota_fraction, on.num_blocks)
-        if on.tenants[tenant].num_blocks + needed > quota:
+        if on.tenants[tenant].num_blocks + needed > on.quotas[tenant]:
             return Blocked.KV_QUOTA
-        share = _share(self._classes[traffic_class].max_kv_fraction, on.num_blocks)
-        if on.classes[traffic_class].num_blocks + needed > share:
+        if on.classes[traffic_class].num_blocks + needed > on.shares[traffic_class]:
             return Blocked.CLASS_CAP
         return Blocked.NOTHING
 
@@ -163,6 +165,8 @@ class StartLimits:
 
     def _look_at_all(self) -> None:
         for replica, on in self._replicas.items():
+            on.quotas = [_share(each.kv_quota_fraction, on.num_blocks) for each in self._tenants]
+            on.shares = [_share(each.max_kv_fraction, on.num_blocks) for each in self._classes]
             on.tenant_reasons = np.zeros(len(self._tenants), np.int8)
             for tenant in range(len(self._tenants)):
                 self._look_at_tenant(replica, tenant)
@@ -178,26 +182,26 @@ class StartLimits:
             reason = Blocked.INCOMPATIBLE
         elif 0 < config.max_concurrency <= self._num_running[tenant]:
             reason = Blocked.CONCURRENCY
-        elif 0 < _share(config.kv_quota_fraction, on.num_blocks) <= on.tenants[tenant].num_blocks:
+        elif 0 < on.quotas[tenant] <= on.tenants[tenant].num_blocks:
             reason = Blocked.KV_QUOTA
         on.tenant_reasons[tenant] = reason
 
     def _look_at_classes(self, replica: int) -> None:
         """Work out what keeps classes from starting more: their caps, and what others reserve."""
         on = self._replicas[replica]
-        pairs = list(zip(self._classes, on.classes, strict=True))
-        short = [max(0, config.reserved_seqs - has.num_requests) for config, has in pairs]
-        num_fixed = sum(has.num_requests for config, has in pairs if not config.preemptible)
-        for index, (config, has) in enumerate(pairs):
-            kept_free = min(sum(short) - short[index], self._max_num_seqs - 1)
-            share = _share(config.max_kv_fraction, on.num_blocks)
-            has_all_blocks = 0 < share <= has.num_blocks
+        running = [has.num_requests for has in on.classes]
+        short = [max(0, reserved - n) for reserved, n in zip(self._reserved, running, strict=True)]
+        num_short = sum(short)
+        num_fixed = sum(n for n, fixed in zip(running, self._is_fixed, strict=True) if fixed)
+        for index, config in enumerate(self._classes):
+            kept_free = min(num_short - short[index], self._max_num_seqs - 1)
+            has_all_blocks = 0 < on.shares[index] <= on.classes[index].num_blocks
             reason = Blocked.NOTHING
             if self._is_class_paused[index]:
                 reason = Blocked.PAUSED
-            elif has_all_blocks or 0 < config.max_seqs <= has.num_requests:
+            elif has_all_blocks or 0 < config.max_seqs <= running[index]:
                 reason = Blocked.CLASS_CAP
-            elif not config.preemptible and 0 < self._max_num_seqs - num_fixed <= kept_free:
+            elif self._is_fixed[index] and 0 < self._max_num_seqs - num_fixed <= kept_free:
                 reason = Blocked.RESERVE
             on.class_reasons[index] = reason
 
