@@ -1,4 +1,4 @@
-"""What tenants do to an engine: a flood, a steady trickle, closed loops; and what it did for them.
+"""What tenants and an operator do to an engine: floods, trickles, commands; and what came of it.
 
 Owns: the loads, each until a moment, and the reading of the engine's pages. Never knows: which
 tenants are compared, or what a good figure is.
@@ -8,14 +8,18 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
+from typing import Any
 
 from ipc.board import BoardReader
 from ipc.pages import EXECUTOR_PAGE, SCHEDULER_PAGE
 from ipc.segment import Segment
+from scripts.bench import _report as report
 from scripts.bench._client import Client, Prompts, Timeline
 from scripts.bench._engine import Engine, wait_until
 
 QUIET_S = 60.0
+COMMANDS_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,37 @@ class Tenant:
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             sent.append(asyncio.create_task(self.request(sizes)))
         await asyncio.gather(*sent)
+
+
+class Operator:
+    """Gives a control command now and then, and notes how long each answer took."""
+
+    def __init__(self, admin: Client) -> None:
+        """Ask over the admin port."""
+        self.durations_s: list[float] = []
+        self.unconfirmed = 0
+        self._admin = admin
+
+    async def work(self, until: float) -> None:
+        """Look and change in turns: every change is a new version of the tenant directory."""
+        for number in count():
+            if time.perf_counter() >= until:
+                return
+            weight = {"path": "tenants.nightly.weight", "value": str(1 + number % 2)}
+            for command, args in (("tenants", {}), ("requests", {}), ("set", weight)):
+                start = time.perf_counter()
+                status, _ = await self._admin.post(f"/admin/commands/{command}", args)
+                self.durations_s.append(time.perf_counter() - start)
+                self.unconfirmed += status != 200
+            await asyncio.sleep(COMMANDS_EVERY_S)
+
+    def figures(self) -> dict[str, Any]:
+        """Return the spread of answers."""
+        return {
+            "commands": len(self.durations_s),
+            "unconfirmed": self.unconfirmed,
+            "answer_ms": report.spread_ms(self.durations_s),
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ Phases, each after the engine has become quiet:
     alone      the interactive tenant, then the canary, without anybody else
     idle       batch, all others quiet
     beside     batch beside the interactive tenant alone
-    crowd      batch floods, a standard tenant is noisy, interactive trickles, the canary looks
+    crowd      batch floods, a standard tenant is noisy, interactive trickles, the canary looks, an
+               operator gives commands
     equal      two standard tenants of one weight with 1 and 10 long prompts in flight
     weighted   the same two with 10 each and weights 1 : 3, set by control command
 
@@ -30,7 +31,7 @@ from core.tenancy import TrafficClass
 from scripts.bench import _report as report
 from scripts.bench._client import Client, Prompts, Timeline
 from scripts.bench._engine import Engine, running_engine
-from scripts.bench._tenant_loads import Pages, Progress, Sizes, Tenant, tokens_of
+from scripts.bench._tenant_loads import Operator, Pages, Progress, Sizes, Tenant, tokens_of
 
 CONFIG = report.ROOT / "configs" / "demo-tenants.toml"
 INTERACTIVE = load_config(CONFIG).classes.of(TrafficClass.INTERACTIVE)
@@ -57,6 +58,8 @@ BARS: Mapping[str, Sequence[report.Bar]] = {
         report.Bar("crowd.chat.rejected", "<=", 0),
         report.Bar("crowd.chat.ttft_over_allowed_ms", "<=", 0, "ms"),
         report.Bar("crowd.canary.ttft_over_allowed_ms", "<=", 0, "ms"),
+        report.Bar("crowd.control.answer_ms.p99", "<=", 100, "ms"),
+        report.Bar("crowd.control.unconfirmed", "<=", 0),
     ),
     "equal": (
         report.Bar("equal.ratio", ">=", 0.9),
@@ -187,8 +190,10 @@ async def crowd(rig: Rig) -> Figures:
     """Measure the interactive tenant and the canary under everything at once."""
     since, until = rig.ends()
     chat, canary = rig.tenants["chat"], rig.tenants["ops"]
+    operator = Operator(rig.admin)
     before = rig.pages.read()
     await asyncio.gather(
+        operator.work(until),
         rig.tenants["nightly"].flood(BATCH_STREAMS, BATCH, until),
         rig.tenants["alpha"].flood(NOISE_STREAMS, NOISE, until),
         chat.trickle(CHAT_EVERY_S, CHAT, until),
@@ -197,6 +202,7 @@ async def crowd(rig: Rig) -> Figures:
     figures = {
         "chat": answer_figures(sent_after(chat.timelines, since)),
         "canary": answer_figures(sent_after(canary.timelines, since)),
+        "control": operator.figures(),
         **throughput(before, rig.pages.read(), 0),
     }
     refused = rig.pages.read().rejections.get("chat", 0) - before.rejections.get("chat", 0)

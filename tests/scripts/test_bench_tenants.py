@@ -79,7 +79,11 @@ def test_every_bar_names_a_figure_of_its_phase() -> None:
         "alone": {"chat": {"ttft_ms": ttft}, "canary": {"ttft_ms": ttft}},
         "idle": {"tok_s": 96.0},
         "beside": {"tok_s": 61.0, "chat": chat},
-        "crowd": {"chat": chat, "canary": {"ttft_ms": ttft}},
+        "crowd": {
+            "chat": chat,
+            "canary": {"ttft_ms": ttft},
+            "control": {"answer_ms": {"p99": 5.0}, "unconfirmed": 0},
+        },
         "equal": {"ratio": 1.0},
         "weighted": {"ratio": 3.0},
     }
