@@ -13,11 +13,6 @@ in pieces. It refuses in a class once
 the predicted times to the first token of a tenth of those that wait are above `policy.shed_enter`
 of the promise, until they are below `policy.shed_leave`; protected requests stay.
 
-Requests wait in the order of their deadlines less a share (LEAD) of the time for the prompt. Below
-capacity that hardly matters. Above it everybody comes close to the deadline, and then a short
-prompt can still be served and a long one cannot: refusals would fall on long prompts alone. With
-the whole time, the latest start, they would fall on all alike, and each would save less work.
-
 Never refused: classes that are not sheddable, requests that have started before, and by prediction
 those of a tenant within a token-rate budget of its own, which is what it was promised.
 """
@@ -34,6 +29,7 @@ from core.policy.cost_model import CostModel, StepWork
 from core.policy.deadlines import LatestStarts
 from core.policy.flows import Flows, due_ns
 from core.policy.fluid_replay import FlowQueue, FluidReplay, Late, Queued, ReplaySettings
+from core.policy.length_floor import LengthFloor
 from core.policy.limits import Limits
 from core.policy.prefill_rate import PrefillRate
 from core.policy.protection import Protection
@@ -51,7 +47,6 @@ PIECE_REQUESTS = 64  # that are played in a piece
 REPLAY_REQUESTS = 1024  # that a replay looks at, about
 QUEUE_DEPTH = 64  # and of a flow at the most
 FASTEST = 0.9  # of the time of a prompt alone: steps scatter
-LEAD = 0.25
 MINUTE_NS = 60 * NS_PER_S
 MIN_RETRY_MS = 100
 MAX_RETRY_MS = 60_000
@@ -66,6 +61,7 @@ class Shedding:
     ) -> None:
         """Start with nobody waiting."""
         self.rate = PrefillRate()
+        self.floor = LengthFloor()
         self.protection = Protection(flows, shares, self.rate)
         self._settings = settings
         self._flows = flows
@@ -94,7 +90,7 @@ class Shedding:
             return 0
         rate = self.rate.fastest()
         needed_ns = request.num_tokens / rate * NS_PER_S if rate else 0.0
-        return max(1, request.ttft_deadline_ns - int(LEAD * needed_ns))
+        return max(1, request.ttft_deadline_ns - int(self.floor.lead * needed_ns))
 
     def add(self, request: Request) -> None:
         """Take in a waiting request."""
@@ -115,7 +111,8 @@ class Shedding:
 
     def started(self, request: Request) -> None:
         """Count what its tenant uses of its budget."""
-        if request.num_output_tokens == 0:
+        if request.first_start_ns == 0 and request.num_output_tokens == 0:
+            self.floor.served(request.num_tokens)
             used = self._used(request.tenant_index) + request.num_tokens
             self._used_tokens[request.tenant_index] = (used, self._now_ns)
 
@@ -203,6 +200,7 @@ class Shedding:
         hopeless = alone_ns > request.ttft_deadline_ns - request.arrival_ns
         retry_ms = 0 if hopeless else self._retry_after_ms(0)
         reason = RejectionReason.SHED_INFEASIBLE
+        self.floor.refused(request.num_tokens)
         step.shed(request, _rejection(reason, request, retry_ms, alone_ns, left_ns))
 
     def _refuse_late_heads(self, step: Step, flow: int) -> None:
@@ -217,6 +215,7 @@ class Shedding:
                 return
             retry_ms = self._retry_after_ms(needed_ns - left_ns)
             reason = RejectionReason.SHED_PREDICTED
+            self.floor.refused(request.num_tokens)
             step.shed(request, _rejection(reason, request, retry_ms, needed_ns, left_ns))
 
     def _may_be_predicted(self, request: Request) -> bool:
@@ -316,6 +315,7 @@ class Shedding:
                 retry_ms = self._retry_after_ms(needed_ns - left_ns)
                 reason = RejectionReason.SHED_PREDICTED
                 rejection = _rejection(reason, request, retry_ms, needed_ns, left_ns)
+                self.floor.refused(request.num_tokens)
                 room.shed(request, rejection, now_ns)
 
     def _refusal_order(self, late: Late) -> tuple[int, int]:
