@@ -33,6 +33,10 @@ class Hardware(Protocol):
         """Return the time of a step, ns."""
         ...
 
+    def copy_ns(self, num_tokens: int) -> int:
+        """Return the time of copying the KV of so many tokens to host memory or back, ns."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
@@ -42,6 +46,7 @@ class Roofline:
     arithmetic: float  # FLOP/s, as reached by matrix products
     smoothness: float  # of the passage from bandwidth-bound to compute-bound
     kv_bandwidth: float  # bytes/s, as reached by decode attention
+    swap_bandwidth: float  # bytes/s, to host memory or back
     attention: float  # FLOP/s, as reached by prefill attention
     fixed_s: float
     token_s: float
@@ -59,6 +64,10 @@ class Roofline:
             + self.token_s * work.num_tokens
         )
         return round(seconds * NS_PER_S)
+
+    def copy_ns(self, num_tokens: int) -> int:
+        """Return the time of copying the KV of so many tokens to host memory or back, ns."""
+        return copy_ns(num_tokens, self.swap_bandwidth)
 
     def _matrix_s(self, num_parameters: float, num_tokens: int) -> float:
         """Return the time of `num_tokens` through matrices of `num_parameters`."""
@@ -93,6 +102,15 @@ class FittedA100:
             seconds = max(seconds, fitted_s(LARGE_STEP, work))
         return round(seconds * NS_PER_S)
 
+    def copy_ns(self, num_tokens: int) -> int:
+        """Return the time of copying the KV of so many tokens to host memory or back, ns."""
+        return copy_ns(num_tokens, A100.swap_bandwidth)
+
+
+def copy_ns(num_tokens: int, bandwidth: float) -> int:
+    """Return the time of moving the KV of so many tokens at `bandwidth` bytes/s, ns."""
+    return round(num_tokens * KV_BYTES_PER_TOKEN / bandwidth * NS_PER_S)
+
 
 def fitted_s(piece: FittedPiece, work: StepWork) -> float:
     """Return the value of one linear piece, seconds."""
@@ -109,15 +127,15 @@ def fitted_s(piece: FittedPiece, work: StepWork) -> float:
 
 A100 = Roofline(
     weight_bandwidth=1.58e12, arithmetic=228e12, smoothness=2.0, kv_bandwidth=1.4e12,
-    attention=160e12, fixed_s=0.9e-3, token_s=6.0e-6, kv_tokens=404_000,
+    attention=160e12, fixed_s=0.9e-3, token_s=6.0e-6, kv_tokens=404_000, swap_bandwidth=25e9,
 )  # fmt: skip
 H100 = Roofline(
     weight_bandwidth=2.60e12, arithmetic=750e12, smoothness=1.6, kv_bandwidth=2.35e12,
-    attention=400e12, fixed_s=0.6e-3, token_s=3.0e-6, kv_tokens=404_000,
+    attention=400e12, fixed_s=0.6e-3, token_s=3.0e-6, kv_tokens=404_000, swap_bandwidth=50e9,
 )  # fmt: skip
 H200 = Roofline(  # extrapolated from the H100 by memory bandwidth
     weight_bandwidth=3.72e12, arithmetic=750e12, smoothness=1.6, kv_bandwidth=3.36e12,
-    attention=400e12, fixed_s=0.6e-3, token_s=2.2e-6, kv_tokens=823_000,
+    attention=400e12, fixed_s=0.6e-3, token_s=2.2e-6, kv_tokens=823_000, swap_bandwidth=50e9,
 )  # fmt: skip
 
 HARDWARE: dict[str, Hardware] = {

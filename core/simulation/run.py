@@ -20,7 +20,7 @@ from core.sampling_params import SamplingParams
 from core.scheduler import events as ev
 from core.scheduler.plan import RESULT_ROW, PlanFlag, StepPlan, StepResult, row_dtype
 from core.scheduler.settings import EngineSettings
-from core.simulation.hardware import Hardware
+from core.simulation.hardware import KV_BYTES_PER_TOKEN, Hardware
 from core.simulation.history import History, Ints, Recorder
 from core.simulation.noise import NO_NOISE, Noise, NoiseSettings
 from core.simulation.virtual_clock import VirtualClock
@@ -52,6 +52,11 @@ class SimulationSettings:
     overhead_ns: int = 0  # of each step, before the executor begins: scheduler and channels
     as_configured: bool = False  # policies take the limits of a step from `engine`, not their usual
     seed: int = 0
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a KV block."""
+        return self.engine.block_size * KV_BYTES_PER_TOKEN
 
 
 @dataclass(slots=True)
@@ -94,7 +99,14 @@ class Simulation:
         self._sample_every_ns = max(1, (self._arrivals[-1] - START_NS) // MAX_SAMPLES)
         self._next_sample_ns = START_NS
         ups = [
-            ev.ReplicaUp(r, 1, settings.num_blocks, settings.basis)
+            ev.ReplicaUp(
+                r,
+                1,
+                settings.num_blocks,
+                settings.basis,
+                num_host_blocks=engine.swap_memory_bytes // settings.block_bytes,
+                block_bytes=settings.block_bytes,
+            )
             for r in range(settings.num_replicas)
         ]
         self._core.on_events(ups, START_NS)
@@ -185,10 +197,17 @@ class Simulation:
             plan = self._core.next_plan(replica, now_ns)
             self._collect(now_ns)
             if plan is not None:
-                duration_ns = self._noise.apply(self._settings.hardware.duration_ns(work_of(plan)))
+                duration_ns = self._duration_ns(plan)
                 requests = self._rows[replica]["request_id"][plan.rows["row"]].astype(np.int64)
                 begin_ns = now_ns + self._settings.overhead_ns
                 self._running[replica] = _Running(plan, requests, begin_ns, begin_ns + duration_ns)
+
+    def _duration_ns(self, plan: StepPlan) -> int:
+        hardware = self._settings.hardware
+        duration_ns = self._noise.apply(hardware.duration_ns(work_of(plan)))
+        if not len(plan.copies):
+            return duration_ns
+        return duration_ns + hardware.copy_ns(len(plan.copies) * self._settings.engine.block_size)
 
     def _end_steps(self, now_ns: int) -> None:
         for replica, running in enumerate(self._running):

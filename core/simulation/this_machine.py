@@ -12,8 +12,10 @@ from pathlib import Path
 from core.errors import HeadraceError
 from core.policy.calibration import CalibratedCostModel
 from core.policy.cost_model import CostBasis, StepWork
+from core.simulation.hardware import copy_ns
 
 FILE_NAME = "this-machine.json"
+COPY_BANDWIDTH = 5e9  # bytes/s; not measured
 
 
 class UnknownMachineError(HeadraceError):
@@ -32,6 +34,10 @@ class ThisMachine:
     def duration_ns(self, work: StepWork) -> int:
         """Return the time of a step, ns."""
         return self.model.duration_ns(work)
+
+    def copy_ns(self, num_tokens: int) -> int:
+        """Return the time of copying the KV of so many tokens within this memory, ns."""
+        return copy_ns(num_tokens, COPY_BANDWIDTH)
 
 
 def read_this_machine(directory: Path) -> ThisMachine:

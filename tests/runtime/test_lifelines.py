@@ -7,7 +7,7 @@ from core.peers import BoardPeers, Peer
 from core.policy.cost_model import CostBasis
 from core.runtime.executor.loop import show_info
 from core.runtime.scheduler.lifelines import CameUp, Lifelines, arrivals
-from core.scheduler.events import ReplicaDown, ReplicaGone, ReplicaUp, TokenizerDown
+from core.scheduler.events import Offer, ReplicaDown, ReplicaGone, ReplicaUp, TokenizerDown
 from core.supervision.states import ProcessState
 from ipc.board import BoardReader, BoardWriter, board_layout
 from ipc.layout import anonymous_segment
@@ -125,7 +125,8 @@ def test_what_a_predecessor_published_does_not_count() -> None:
     info = make_info(num_kv_blocks=77, basis=CostBasis(5.0, 4.0, 3.0, 2.0, 1.0))
     show_info(replace(info, num_host_blocks=6, block_bytes=512), "m", writer, 1)
     came_up = arrivals([BoardReader(segment, EXECUTOR_PAGE)])
-    assert came_up(0, 3) == ReplicaUp(0, 3, 77, CostBasis(5.0, 4.0, 3.0, 2.0, 1.0), 6, 512)
+    basis = CostBasis(5.0, 4.0, 3.0, 2.0, 1.0)
+    assert came_up(0, 3) == ReplicaUp(0, 3, 77, basis, 6, 512, Offer(numerics="cpp"))
     assert came_up(0, 4) is None
 
 
@@ -133,7 +134,8 @@ def test_an_executor_that_measured_nothing_comes_up_without_costs() -> None:
     """Zeros on the page are no prices."""
     segment = anonymous_segment(board_layout(EXECUTOR_PAGE))
     show_info(make_info(77, None), "m", BoardWriter(segment, EXECUTOR_PAGE, epoch=3), 1)
-    assert arrivals([BoardReader(segment, EXECUTOR_PAGE)])(0, 3) == ReplicaUp(0, 3, 77, None)
+    up = arrivals([BoardReader(segment, EXECUTOR_PAGE)])(0, 3)
+    assert up == ReplicaUp(0, 3, 77, None, offer=Offer(numerics="cpp"))
 
 
 def make_info(num_kv_blocks: int, basis: CostBasis | None) -> ExecutorInfo:

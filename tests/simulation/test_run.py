@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from core.errors import RejectionReason
+from core.policy.base import Relief
 from core.request import RequestStatus
 from core.simulation.history import History
 from core.simulation.metrics import request_times
@@ -11,6 +12,7 @@ from core.simulation.noise import NO_NOISE, Noise, NoiseSettings
 from core.simulation.policies import BASELINES, prepare
 from core.simulation.run import Simulation, SimulationSettings
 from core.simulation.workload import START_NS, Workload
+from tests.support.preempting_policies import ScriptedPolicy
 from tests.support.workloads import (
     NS_PER_MS,
     make_workload,
@@ -160,3 +162,27 @@ def test_progress_and_samples_cover_the_whole_run() -> None:
     assert max(samples.num_running) == 2
     assert max(samples.kv_use) > 0
     assert request_times(history).kept.all()
+
+
+def test_a_swap_takes_the_time_of_its_copies() -> None:
+    """Two prompts outgrow a pool of 14 blocks: one waits in host memory, and computes nothing
+    twice; 16 tokens copied one way take 0.16 ms.
+    """
+    workload = make_workload([(0.0, 96, 40), (1.0, 96, 40)])
+    ends = {}
+    for swap_memory_bytes in (0, 2**30):
+        settings = simulated_settings(num_blocks=14, swap_memory_bytes=swap_memory_bytes)
+        policy = ScriptedPolicy(settings.engine)
+        policy.relief = Relief.SWAP
+        simulation = Simulation(settings, workload, policy)
+        history = simulation.run()
+        assert history.status.tolist() == [RequestStatus.FINISHED_STOPPED] * 2
+        ends[swap_memory_bytes] = milliseconds(history.step_end_ns), simulation.core.metering
+    (recomputed_ends, recomputed), (swapped_ends, swapped) = ends.values()
+    assert recomputed.swapped_out_tokens == swapped.recomputed_tokens == 0
+    assert recomputed.recomputed_tokens == swapped.swapped_out_tokens > 96
+    assert swapped.swapped_in_tokens == swapped.swapped_out_tokens
+    saved_ms = recomputed_ends[-1] - swapped_ends[-1]
+    num_copies = 2 * -(-swapped.swapped_out_tokens // 16)
+    computed_ms = 0.1 * (recomputed.recomputed_tokens + 1)
+    assert saved_ms == pytest.approx(computed_ms - 0.16 * num_copies - 1.0, abs=0.2)

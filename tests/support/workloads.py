@@ -27,6 +27,10 @@ class RoundMachine:
         tenths = 100 + work.num_prefill_tokens + 10 * work.num_decodes
         return tenths * NS_PER_MS // 10
 
+    def copy_ns(self, num_tokens: int) -> int:
+        """Return the time of copying so many tokens, ns."""
+        return num_tokens * NS_PER_MS // 100
+
 
 def make_workload(
     rows: Sequence[tuple[float, int, int]],

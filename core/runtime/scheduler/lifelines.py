@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from core.peers import PeerTable
 from core.policy.cost_model import CostBasis
-from core.scheduler.events import Event, ReplicaDown, ReplicaGone, ReplicaUp, TokenizerDown
+from core.scheduler.events import Event, Offer, ReplicaDown, ReplicaGone, ReplicaUp, TokenizerDown
 from ipc.board import BoardReader
 
 CameUp = Callable[[int, int], ReplicaUp | None]
@@ -73,6 +73,7 @@ def arrivals(pages: Sequence[BoardReader]) -> CameUp:
             basis if basis.is_usable else None,
             num_host_blocks=int(page["num_host_blocks"]),
             block_bytes=int(page["block_bytes"]),
+            offer=Offer(numerics=page["kernel_path"].item().decode()),
         )
 
     return came_up
