@@ -28,4 +28,33 @@ class Fault:
         return source.replace(self.before, self.after)
 
 
-FAULTS: tuple[Fault, ...] = ()
+PACE = "core/policy/pace.py"
+EXACT_GAPS = "tests/properties/test_pace.py::test_an_exact_model_makes_no_gap_late[all-capped-0]"
+PAUSES = "tests/properties/test_pace.py::test_decodes_are_paused_and_resumed_within_the_bound"
+URGENT = (
+    "tests/properties/test_pace.py::"
+    "test_decodes_that_make_room_for_urgent_prompts_keep_their_own_gaps"
+)
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        "gap-from-now", "P8", PAUSES, PACE,
+        "slack -= np.where(last > 0, np.maximum(begin_ns - last, 0), 0)",
+        "slack -= 0",
+    ),
+    Fault(
+        "pause-without-bound", "P8", URGENT, PACE,
+        "slack > 2 * max(tightest_ns, all_ns)",
+        "slack > -(1 << 62)",
+    ),
+    Fault(
+        "margin-upside-down", "P8", EXACT_GAPS, PACE,
+        "int(slack / (1 + margin))",
+        "int(slack * (1 + margin))",
+    ),
+    Fault(
+        "loosest-gap", "P8", EXACT_GAPS, PACE,
+        "int(slack.min(where=counted, initial=UNLIMITED_NS))",
+        "int(slack.max(where=counted, initial=0)) or UNLIMITED_NS",
+    ),
+)  # fmt: skip

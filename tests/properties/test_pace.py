@@ -170,6 +170,24 @@ def test_decodes_are_paused_and_resumed_within_the_bound(cap_s: float) -> None:
 
 
 @pytest.mark.slow
+def test_decodes_that_make_room_for_urgent_prompts_keep_their_own_gaps() -> None:
+    """Long prompts are late unless batch decodes pause, and these are due in every third step."""
+    batch, interactive = TrafficClass.BATCH, TrafficClass.INTERACTIVE
+    rows = [(0.1 * i, 10, 150) for i in range(90)]
+    rows += [(100.0, 20, 250), *((1500.0 + 1500 * i, 3000, 2) for i in range(5))]
+    workload = make_workload(
+        rows,
+        classes=[batch] * 90 + [interactive] * 6,
+        promises={batch: Promise(0.0, 0.15), interactive: Promise(0.39, 0.05)},
+    )
+    history, policy = run(workload)
+    gaps = gaps_of(history, policy.flags)
+    assert policy.num_deferred > 500
+    assert not np.any(gaps.late)
+    assert not np.any(gaps.flagged), "a pause made a step infeasible"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("learns", [False, True], ids=["exact", "calibrated"])
 def test_noise_makes_few_requests_late(learns: bool) -> None:
     """Over three seeds together, steps scattering by 5 %."""
