@@ -256,7 +256,10 @@ class Contenders:
     def _close(self, classes: Sequence[int], why: Blocked) -> None:
         """Let nothing of `classes` start; prompts under way go on."""
         self._closed.update(dict.fromkeys(classes, why))
-        for traffic_class in classes:
+        if len(classes) == NUM_CLASSES:
+            self._due.fill(NOBODY_NS)
+            self._keys.fill(NOBODY_NS)
+        for traffic_class in classes if len(classes) < NUM_CLASSES else ():
             self._due[traffic_class::NUM_CLASSES] = NOBODY_NS
             self._keys[:, traffic_class] = NOBODY_NS
         for flow in self._under_way:

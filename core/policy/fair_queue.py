@@ -123,13 +123,20 @@ class FairTable:
             self._most_added = 0
         self.virtual += amounts * self._cost
 
-    def advance(self, serviceable: Mask) -> None:
-        """Let V follow the least served of the children that could use more, bool as `virtual`."""
-        least = np.where(serviceable, self.virtual, FAR)
-        least = np.minimum.reduce(least, axis=0, initial=FAR)
-        np.copyto(self.floor, least, where=(least > self.floor) & (least < FAR))
-        if max(self.floor.tolist()) > REBASE_ABOVE:
-            self._rebase()
+    def advance(self, serviceable: Mask) -> list[int]:
+        """Let V follow the least served of the children that could use more, bool as `virtual`;
+        return the groups that have any.
+        """
+        if not len(self.virtual):
+            return []
+        least = np.minimum.reduce(np.where(serviceable, self.virtual, FAR), axis=0).tolist()
+        groups = [group for group, virtual in enumerate(least) if virtual < FAR]
+        for group in groups:
+            if least[group] > self.floor[group]:
+                self.floor[group] = least[group]
+                if least[group] > REBASE_ABOVE:
+                    self._rebase(group)
+        return groups
 
     def within(self, window: int) -> Mask:
         """Return which children are within `window` units of V, bool[children, groups]."""
@@ -152,12 +159,12 @@ class FairTable:
         """Go over to another unit of charge, `factor` of which make an old one."""
         self.virtual = self.floor + _scaled(self.virtual - self.floor, factor)
 
-    def _rebase(self) -> None:
-        for group, floor in enumerate(self.floor.tolist()):
-            self._rebased[group] += floor
-        low = np.maximum(self.virtual, self.floor - MAX_DEBT)
-        self.virtual = np.minimum(low - self.floor, MAX_DEBT)
-        self.floor[:] = 0
+    def _rebase(self, group: int) -> None:
+        floor = int(self.floor[group])
+        self._rebased[group] += floor
+        debt = np.maximum(self.virtual[:, group], floor - MAX_DEBT) - floor
+        self.virtual[:, group] = np.minimum(debt, MAX_DEBT)
+        self.floor[group] = 0
 
 
 def _scaled(debt: Charges, factor: float | npt.NDArray[np.float64]) -> Charges:

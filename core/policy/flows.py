@@ -75,7 +75,7 @@ class Flows:
 
     def head(self, flow: int) -> Request | None:
         """Return the first waiting request of a flow."""
-        return next(iter(self._queues[flow].first(1)), None)
+        return self._queues[flow].peek()
 
     def first(self, flow: int, count: int) -> list[Request]:
         """Return the first `count` waiting requests of a flow, in order."""

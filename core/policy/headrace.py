@@ -119,7 +119,7 @@ class HeadracePolicy(Policy):
 
     def shortened(self, request: Request) -> None:
         """Take back what this step was to cost it."""
-        self._shares.take_back(request)
+        self._shares.shortened(request)
 
     def ended(self, request: Request, now_ns: int) -> None:
         """Learn how long outputs are; what came to nothing is not charged."""

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.policy.base import DecodeBatch
+from core.policy.prices import Charges
 from core.request import Request
 
 Ints = npt.NDArray[np.int64]
@@ -25,13 +26,14 @@ class _Book:
 
     def __init__(self) -> None:
         self.tokens = np.zeros(0, np.int64)  # its first so many were charged
-        self.units = np.zeros(0, np.int64)  # for them, since it has the row
+        self.units = np.zeros(0, np.float64)  # for them, since it has the row
+        self.repeating: set[int] = set()  # rows that may compute again what was charged
 
     def reach(self, row: int) -> None:
         if row >= len(self.tokens):
             added = np.zeros(row + GROWTH - len(self.tokens), np.int64)
             self.tokens = np.concatenate([self.tokens, added])
-            self.units = np.concatenate([self.units, added])
+            self.units = np.concatenate([self.units, added.astype(np.float64)])
 
 
 class Ledger:
@@ -48,11 +50,14 @@ class Ledger:
         book.reach(request.row)
         book.tokens[request.row] = request.num_charged_tokens
         book.units[request.row] = 0
+        if request.num_charged_tokens:
+            book.repeating.add(request.row)
         self._places[request] = (book, request.row)
 
     def stopped(self, request: Request) -> None:
         """Close the account of `request`, which has lost its row."""
         book, row = self._places.pop(request)
+        book.repeating.discard(row)
         request.num_charged_tokens = int(book.tokens[row])
         request.num_charged_units += int(book.units[row])
 
@@ -76,23 +81,27 @@ class Ledger:
         replica: int,
         rows: npt.NDArray[np.int64],
         contexts: Contexts,
-        units: Ints,
+        units: Charges,
     ) -> Mask | None:
-        """Note a decode at `contexts`, int32[n], in each of `rows`, for `units`, int64[n].
+        """Note a decode at `contexts`, int32[n], in each of `rows`, for `units`, [n].
 
         Returns which of them were charged before, None if none was; those are not noted.
         """
-        book = self._books[replica]
-        charged = book.tokens[rows]
-        redone: Mask = charged > contexts
-        if redone.any():
-            rows, contexts, units = rows[~redone], contexts[~redone], units[~redone]
-            book.tokens[rows] = contexts + 1
-            book.units[rows] += units
-            return redone
+        book, redone = self._books[replica], None
+        if book.repeating:
+            redone = book.tokens[rows] > contexts
+            if redone.any():
+                rows, contexts, units = rows[~redone], contexts[~redone], units[~redone]
+            else:
+                redone = None
         book.tokens[rows] = contexts + 1
         book.units[rows] += units
-        return None
+        return redone
+
+    def shortened(self, request: Request) -> None:
+        """Take in that a running `request` will compute some of its tokens again."""
+        book, row = self._places[request]
+        book.repeating.add(row)
 
     def check_integrity(self, num_running: int) -> None:
         """Assert that exactly what runs has an account."""
@@ -118,11 +127,11 @@ class StepCharges:
         self._grants: dict[Request, TakenBack] = {}
         self._rows: Ints = np.zeros(0, np.int64)
         self._contexts: Contexts = np.zeros(0, np.int32)
-        self._units: Ints = self._rows
+        self._units: Charges = np.zeros(0, np.float64)
         self._redone: Mask | None = None
 
-    def decodes(self, batch: DecodeBatch, units: Ints, redone: Mask | None) -> None:
-        """Remember the charges of the decodes, int64[n], and which of them are work done again."""
+    def decodes(self, batch: DecodeBatch, units: Charges, redone: Mask | None) -> None:
+        """Remember the charges of the decodes, [n], and which of them are work done again."""
         self._rows, self._contexts = batch.rows, batch.context_tokens
         self._units, self._redone = units, redone
 

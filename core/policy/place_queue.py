@@ -60,6 +60,11 @@ class PlaceQueue:
         """Return the first `count` waiting requests, in order."""
         return list(islice(self._walk(), count))
 
+    def peek(self) -> Request | None:
+        """Return the first waiting request."""
+        self._drop_stale_top()
+        return self._heap[0][1] if self._heap else None
+
     def rank(self, request: Request) -> int:
         """Return how many wait before `request`; linear in their number."""
         mine = self._place(request)

@@ -21,7 +21,7 @@ from core.clock import NS_PER_S
 from core.config import PolicyConfig
 from core.policy.cost_model import CostModel, StepWork
 
-Charges = npt.NDArray[np.int64]
+Charges = npt.NDArray[np.float64]  # of single requests: exact as long as they are below 2^53
 TYPICAL_DECODES = 32
 TYPICAL_CHUNK = 256
 TYPICAL_CONTEXT = 1024
@@ -45,9 +45,14 @@ class Prices:
         return self._first(context + num_tokens) - self._first(context)
 
     def decodes(self, contexts: npt.NDArray[np.int32]) -> Charges:
-        """Return the charges of one decode each at `contexts`, int32[n]: int64[n]."""
-        charges: Charges = np.rint(self.decode + self.decode_context * contexts).astype(np.int64)
-        return charges
+        """Return the charges of one decode each at `contexts`, int32[n]: whole numbers [n]."""
+        if not self.decode_context:
+            return np.full(len(contexts), round(self.decode), np.float64)
+        units = contexts.astype(np.float64)
+        units *= self.decode_context
+        units += self.decode
+        np.rint(units, out=units)
+        return units
 
     def _first(self, num_tokens: int) -> int:
         """Return the charge of the first `num_tokens` of a prompt."""

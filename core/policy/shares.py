@@ -42,10 +42,22 @@ class Shares:
         self._classes = FairQueue()
         self._tenants = FairTable(NUM_CLASSES)
         self._classes.resize([self.limits.of(c).weight for c in TrafficClass])
+        self._set_windows()
         self._is_stale = False  # charged since V was worked out
         self._serviceable: Mask = np.zeros((0, NUM_CLASSES), np.bool_)  # at that time
         self._held: dict[int, tuple[int, int]] = {}  # by replica: steps, and their charges
         self._step = StepCharges()
+
+    def _set_windows(self) -> None:
+        """Work out by how many units a tenant may be ahead within its class, and a class.
+
+        By tokens it is the same for both: how long they take is not known.
+        """
+        tokens = self._tuning.tenant_window_tokens
+        self.tenant_window = int(tokens * self.book.prices.prefill_token)
+        self.class_window = self.tenant_window
+        if self.book.is_time:
+            self.class_window = self._tuning.class_window_ms * NS_PER_MS
 
     def configure(self, limits: Limits) -> None:
         """Let changed weights rule from now on."""
@@ -84,6 +96,11 @@ class Shares:
         self.take_back(request)
         self.ledger.stopped(request)
 
+    def shortened(self, request: Request) -> None:
+        """Take in that it leaves the step and will compute some of its tokens again."""
+        self.take_back(request)
+        self.ledger.shortened(request)
+
     def take_back(self, request: Request) -> None:
         """Forget what the step that is being filled was to cost `request`: it has left the step."""
         taken_back = self._step.take_back(request, self.ledger)
@@ -102,7 +119,10 @@ class Shares:
     def follow_prices(self, model: CostModel | None, now_ns: int) -> None:
         """Go over to the prices of the next epoch if it is time."""
         before, was_time = self.book.prices, self.book.is_time
-        if self.book.follow(model, now_ns) and self.book.is_time != was_time:
+        if not self.book.follow(model, now_ns):
+            return
+        self._set_windows()
+        if self.book.is_time != was_time:
             factor = self.book.prices.prefill_token / before.prefill_token
             self._classes.rescale(factor)
             self._tenants.rescale(factor)
@@ -113,14 +133,15 @@ class Shares:
         if not len(decodes.rows):
             return
         units = self.book.prices.decodes(decodes.context_tokens)
-        self._count(int(units.sum()))
         flows = decodes.tenant_index * NUM_CLASSES + decodes.traffic_class
         redone = self.ledger.note_decodes(replica, decodes.rows, decodes.context_tokens, units)
         self._step.decodes(decodes, units, redone)
         if redone is not None:
-            self.system_charged += int(units[redone].sum())
-            units = np.where(redone, 0, units)
-        self._pay_all(np.bincount(flows, units, len(self.charged)).astype(np.int64))
+            system = int(units[redone].sum())
+            self.system_charged += system
+            self._count(system)
+            units = np.where(redone, 0.0, units)
+        self._count(self._pay_all(np.bincount(flows, units, len(self.charged)).astype(np.int64)))
 
     def charge_prefill(self, request: Request, context: int, num_tokens: int) -> None:
         """Charge computed prompt tokens; those charged before to the system."""
@@ -150,9 +171,8 @@ class Shares:
 
     def advance(self, serviceable: Mask) -> None:
         """Work V out for both levels: which flows could use more, bool[flows]."""
-        self._serviceable = table = serviceable.reshape(-1, NUM_CLASSES)
-        self._tenants.advance(table)
-        self._classes.advance(np.flatnonzero(_any_tenant(table)).tolist())
+        self._serviceable = serviceable.reshape(-1, NUM_CLASSES)
+        self._classes.advance(self._tenants.advance(self._serviceable))
         self._is_stale = False
 
     def tenants_within(self) -> Mask:
@@ -177,18 +197,6 @@ class Shares:
         tenants = np.flatnonzero(table[:, traffic_class])
         tenant = int(tenants[self._tenants.virtual[tenants, traffic_class].argmin()])
         return tenant * NUM_CLASSES + traffic_class
-
-    @property
-    def tenant_window(self) -> int:
-        """Units by which a tenant may be ahead within its class."""
-        return int(self._tuning.tenant_window_tokens * self.book.prices.prefill_token)
-
-    @property
-    def class_window(self) -> int:
-        """Units by which a class may be ahead; without a model its time is not known in tokens."""
-        if self.book.is_time:
-            return self._tuning.class_window_ms * NS_PER_MS
-        return self.tenant_window
 
     def lead(self, flow: int) -> tuple[int, int]:
         """Return by how much a flow is ahead and its window, in units; of class or tenant, where
@@ -239,9 +247,7 @@ class Shares:
             return
         flows = rows.tenant_index * NUM_CLASSES + rows.traffic_class
         held = np.bincount(flows, rows.num_blocks, len(self.charged))
-        amounts = (held * price).astype(np.int64)
-        self.total_charged += int(amounts.sum())
-        self._pay_all(amounts)
+        self.total_charged += self._pay_all((held * price).astype(np.int64))
 
     def _pay(self, flow: int, units: int) -> None:
         self.charged[flow] += units
@@ -250,15 +256,17 @@ class Shares:
         self._tenants.charge(tenant, traffic_class, units)
         self._is_stale = True
 
-    def _pay_all(self, amounts: Charges) -> None:
-        """Charge all flows, int64[flows]."""
+    def _pay_all(self, amounts: Charges) -> int:
+        """Charge all flows, int64[flows]; return the sum."""
         self.charged += amounts
         table = amounts.reshape(-1, NUM_CLASSES)
-        by_class = np.add.reduce(table, axis=0).tolist()
+        by_class: list[int] = np.add.reduce(table, axis=0).tolist()
         for traffic_class, units in enumerate(by_class):
             self._classes.charge(traffic_class, units)
-        self._tenants.charge_all(table, sum(by_class))
+        total = sum(by_class)
+        self._tenants.charge_all(table, total)
         self._is_stale = True
+        return total
 
     def _count(self, units: int) -> None:
         self.total_charged += units

@@ -39,6 +39,7 @@ class StepBuilder:
         self._pool = replica.kv.pool
         self._memory = StepMemory(scheduler, replica, now_ns)
         self._decode_rows: Rows = np.empty(0, np.int64)
+        self._decode_batch: DecodeBatch | None = None
         self._prefill_tokens: dict[Request, int] = {}
         self._partial: set[Request] = set()
         self._route: Route | None = None  # of the request that was looked at last
@@ -83,10 +84,12 @@ class StepBuilder:
         return [request for request in requests if self.remaining(request) > 0]
 
     def decodes(self) -> DecodeBatch:
-        """Return the decodes in the step."""
+        """Return the decodes in the step; the same object as long as they are the same."""
         table, rows = self._table, self._decode_rows
+        if self._decode_batch is not None and self._decode_batch.rows is rows:
+            return self._decode_batch
         on_its_way = table.num_scheduled[rows] >= table.num_tokens[rows]
-        return DecodeBatch(
+        self._decode_batch = DecodeBatch(
             tenant_index=table.tenant_index[rows],
             traffic_class=table.traffic_class[rows],
             context_tokens=table.num_scheduled[rows],
@@ -96,6 +99,7 @@ class StepBuilder:
             last_token_ns=np.where(on_its_way, 0, table.last_token_ns[rows]),
             rows=rows,
         )
+        return self._decode_batch
 
     def defer(self, decodes: npt.NDArray[np.bool_]) -> None:
         """Leave some decodes out of this step; they keep their blocks."""
