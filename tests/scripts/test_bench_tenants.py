@@ -92,3 +92,18 @@ def test_every_bar_names_a_figure_of_its_phase() -> None:
     built = report.build("tenants", figures | comparisons(figures), bars, command=[])
     assert [bar["name"] for bar in built["bars"] if bar["value"] is None] == []
     assert built["ok"] is True
+
+
+def test_a_phase_in_which_nobody_was_answered_fails_its_bars() -> None:
+    """What was not measured is no figure, and its bar does not hold."""
+    nobody = answer_figures([answered(0.1, [], error="429 full", status=429)])
+    nobody |= {"ttft_ms": {}, "gap_ms": {}}
+    alone = {"ttft_ms": {"p50": 100.0, "p99": 200.0}}
+    figures = {
+        "alone": {"chat": alone, "canary": alone},
+        "crowd": {"chat": nobody, "canary": nobody},
+    }
+    built = report.build("tenants", comparisons(figures), BARS["crowd"], command=[])
+    holds = {bar["name"]: bar["ok"] for bar in built["bars"]}
+    assert not holds["crowd.chat.ttft_over_allowed_ms"]
+    assert not holds["crowd.canary.ttft_over_allowed_ms"]
