@@ -109,11 +109,12 @@ class CalibratedCostModel:
         """Return the time of a step, ns; prompt tokens never make one shorter, whatever the factors
         are.
         """
+        basis = self.basis
+        decodes_ns = basis.decodes_ns(work)
+        alone_ns = self.decode_only.factor * decodes_ns
         if not work.num_prefill_tokens:
-            return int(self.decode_only.factor * self.basis.duration_ns(work))
-        mixed = self.mixed.factor * self.basis.duration_ns(work)
-        decodes = work._replace(num_prefill_tokens=0, prefill_context=0, prefill_pairs=0.0)
-        return int(max(mixed, self.decode_only.factor * self.basis.duration_ns(decodes)))
+            return int(alone_ns)
+        return int(max(alone_ns, self.mixed.factor * (decodes_ns + basis.prefill_ns(work))))
 
     def measured(self, work: StepWork, duration_ns: int) -> None:
         """Take in how long a step with that work took."""

@@ -54,13 +54,16 @@ class CostBasis(NamedTuple):
 
     def duration_ns(self, work: StepWork) -> int:
         """Return the time of a step, ns."""
-        return int(
-            self.step_ns
-            + self.token_ns * (work.num_prefill_tokens + work.num_decodes)
-            + self.pair_ns * work.prefill_pairs
-            + self.decode_context_ns * work.decode_context
-            + self.decode_ns * work.num_decodes
-        )
+        return int(self.decodes_ns(work) + self.prefill_ns(work))
+
+    def decodes_ns(self, work: StepWork) -> float:
+        """Return the time of a step without its prompts, ns."""
+        tokens_ns = (self.token_ns + self.decode_ns) * work.num_decodes
+        return self.step_ns + tokens_ns + self.decode_context_ns * work.decode_context
+
+    def prefill_ns(self, work: StepWork) -> float:
+        """Return what its prompts add, ns."""
+        return self.token_ns * work.num_prefill_tokens + self.pair_ns * work.prefill_pairs
 
     @property
     def is_usable(self) -> bool:
@@ -80,10 +83,10 @@ def largest_chunk(
     def duration_ns(num_tokens: int) -> int:
         return model.duration_ns(work.with_prefill(num_tokens, context))
 
-    low, low_ns = 0, model.duration_ns(work)
     high, high_ns = max_tokens, duration_ns(max_tokens)
     if high_ns <= limit_ns:
         return max_tokens
+    low, low_ns = 0, model.duration_ns(work)
     if low_ns > limit_ns:
         return 0
     num_looks = 0
