@@ -98,15 +98,17 @@ class ReturnLine:
         """Return in how many ms a refused client is to come back, rounded up."""
         self._lapse(now_ns)
         returns = self._returns
-        ahead_ns = sum(entry.time_ns for entry in returns)
-        due_ns = rate.ready_ns(tat_ns, num_tokens, now_ns) + ahead_ns
+        for entry in returns:
+            tat_ns = max(tat_ns, entry.due_ns) + entry.time_ns
+        ready_ns = rate.ready_ns(tat_ns, num_tokens, now_ns)
         if returns:
-            due_ns = max(due_ns, returns[-1].due_ns + SPACING_NS)
+            ready_ns = max(ready_ns, returns[-1].due_ns + SPACING_NS)
+        retry_ms = max(1, -(-(ready_ns - now_ns) // NS_PER_MS))
         if len(returns) < MAX_RETURNS:
-            returns.append(Return(due_ns, rate.time_ns(num_tokens)))
+            returns.append(Return(now_ns + retry_ms * NS_PER_MS, rate.time_ns(num_tokens)))
         else:
-            due_ns = returns[-1].due_ns
-        return min(MAX_RETRY_MS, max(1, -(-(due_ns - now_ns) // NS_PER_MS)))
+            retry_ms = -(-(returns[-1].due_ns - now_ns) // NS_PER_MS)
+        return min(MAX_RETRY_MS, max(1, retry_ms))
 
     def leave(self, now_ns: int) -> None:
         """Take in that a client was let in: the first one whose return is due, if there is one."""
