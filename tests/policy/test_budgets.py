@@ -208,12 +208,12 @@ def test_every_client_of_a_crowd_gets_in_at_the_time_it_was_told(
             budgets.admit(request, now_ns)
         else:
             returns.append((now_ns + rejection.retry_after_ms * NS_PER_MS, request))
-    times = [time_ns for time_ns, _ in returns]
+    within_a_day = [r for r in returns if r[0] < now_ns + MAX_RETRY_MS * NS_PER_MS]
+    times = [time_ns for time_ns, _ in within_a_day]
     assert times == sorted(set(times))
-    for time_ns, request in returns:
-        if time_ns < now_ns + MAX_RETRY_MS * NS_PER_MS:
-            assert budgets.refusal(request, time_ns) is None
-            budgets.admit(request, time_ns)
+    for time_ns, request in within_a_day:
+        assert budgets.refusal(request, time_ns) is None
+        budgets.admit(request, time_ns)
 
 
 def test_clients_that_round_up_to_seconds_all_succeed_too() -> None:
