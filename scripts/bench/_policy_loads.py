@@ -66,7 +66,7 @@ class Point:
     load: str = "tiers"
     window: str = "on"  # off: deadlines alone decide
     charge: str = "time"
-    spared: int = 0  # index + 1 of a request that is not refused by prediction
+    spared: int = 0  # index + 1 of a request that prediction does not refuse; negative: it may
     code: str = ""  # of what decides
 
 
@@ -217,19 +217,20 @@ def merged(one: Workload, other: Workload) -> Workload:
 
 
 def spare(load: Load, point: Point) -> Load:
-    """Return `load` where one request belongs to a tenant within a budget, which prediction never
-    refuses; nothing arrives after its deadline.
+    """Return `load` up to the deadline of one request, which has a tenant of its own: one within a
+    budget, which prediction never refuses, or for comparison one without.
     """
     if not point.spared:
         return load
-    workload, index = load.workload, point.spared - 1
+    workload, index = load.workload, abs(point.spared) - 1
     owners = workload.tenant_index.copy()
     owners[index] = len(workload.tenants)
     changed = replace(workload, tenants=(*workload.tenants, SPARED), tenant_index=owners)
     last_ns = int(workload.ttft_deadline_ns()[index])
     count = int(np.searchsorted(workload.arrival_ns, last_ns, side="right"))
-    budget = TenantConfig(name=SPARED, tokens_per_minute=2**30, budget_mode="postpaid")
-    return replace(load, workload=first(changed, count), tenants=(budget,))
+    rate = 2**30 if point.spared > 0 else 0
+    owner = TenantConfig(name=SPARED, tokens_per_minute=rate, budget_mode="postpaid")
+    return replace(load, workload=first(changed, count), tenants=(owner,))
 
 
 def _picked(workload: Workload, chosen: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> Workload:

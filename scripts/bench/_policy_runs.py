@@ -38,7 +38,7 @@ WARM_UP = 0.1
 MISS_LIMIT = 0.01
 BLOCK_SIZE = 64
 FAR_NS = 10**6 * 10**9
-SAMPLED_SHEDS = 80
+SAMPLED_SHEDS = 60
 LARGEST_STEP = 4096  # tokens, of policy headrace and of the bound on all policies
 ORACLE = "oracle-"  # before the name of an order that knows the future
 MAX_TENANTS_KEPT = 4  # whose figures are kept one by one
@@ -204,7 +204,7 @@ def kept_figures(outcome: Outcome, spared: int = 0) -> Figures:
     found = promise_figures(history, times, chosen) | engine_figures(history)
     found |= {"cpu_s": outcome.cpu_s, "shed_sample": shed_sample(history, chosen)}
     if spared:
-        found["spared_on_time"] = bool(times.on_time[spared - 1])
+        found["spared_on_time"] = bool(times.on_time[abs(spared) - 1])
     return found
 
 

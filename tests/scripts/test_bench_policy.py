@@ -149,6 +149,9 @@ def test_a_spared_request_has_a_budget_and_nobody_comes_after_its_deadline() -> 
     assert workload.tenants[workload.tenant_index[6]] == SPARED
     assert np.bincount(workload.tenant_index)[-1] == 1
     assert load.tenants[0].tokens_per_minute > 0
+    compared = spare(plain, replace(point, spared=-7))
+    assert compared.tenants[0].tokens_per_minute == 0
+    assert compared.workload.tenant_index.tolist() == workload.tenant_index.tolist()
     assert workload.arrival_ns[-1] <= plain.workload.ttft_deadline_ns()[6]
 
 
