@@ -110,6 +110,7 @@ def process(boards: Boards, row: np.void) -> Record:
         "activity": beat.state.name.lower() if beat is not None else None,
         "restarts": int(row["restarts"]),
         "heartbeat_age_s": rounded(boards.age_s(beat.stamp_ns)) if beat else None,
+        "directory_version": (beat.directory_version or None) if beat else None,
     }
 
 

@@ -26,7 +26,8 @@ COMMAND = Command(
         ResultField(
             "processes",
             "list of records",
-            "per process: pid, epoch, state, restarts, heartbeat age",
+            "per process: pid, epoch, state, restarts, heartbeat age, version of the tenant "
+            "directory that it goes by",
         ),
         ResultField(
             "tenants",

@@ -133,6 +133,11 @@ def test_who_is_behind_is_who_reads_the_directory_and_serves() -> None:
     }
     assert views.behind(healthy(beats=beats), 3) == ["tokenizer.0"]
     assert views.behind(healthy(beats=beats), 2) == []
+    shown = {
+        row["process"]: row["directory_version"]
+        for row in status(healthy(beats=beats))["processes"]
+    }
+    assert (shown["scheduler"], shown["tokenizer.0"], shown["executor.0.0"]) == (3, 2, None)
 
 
 def test_price_has_exactly_the_declared_fields() -> None:
