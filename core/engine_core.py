@@ -79,6 +79,7 @@ class EngineCore:
             builder = StepBuilder(self._scheduler, target, now_ns)
             builder.add_decodes()
             self._scheduler.policy.fill(builder)
+            self._scheduler.records.prices(self._scheduler.policy.accounts().price_epoch, now_ns)
             plan = builder.finish()
             if plan is not None or not builder.end_standstill():
                 return plan

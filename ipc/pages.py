@@ -176,6 +176,8 @@ SCHEDULER_PAGE = np.dtype(
         ("tokenizer_epochs", np.uint64, (MAX_PAGE_TOKENIZERS,)),
         ("num_replicas", np.int32),
         ("replicas", REPLICA, (MAX_PAGE_REPLICAS,)),
+        ("price_epoch", np.int64),  # of what is charged for a token; 0 = nobody is charged
+        ("system_service", np.int64),  # charged to nobody, in the policy's unit
         ("num_leftovers", np.int32),
         ("leftovers", LEFTOVER, (MAX_PAGE_LEFTOVERS,)),
         ("classes", CLASS, (NUM_PAGE_CLASSES,)),  # by core.tenancy.TrafficClass

@@ -133,6 +133,14 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
+class Accounts:
+    """What the policy charges by, and what nobody is charged for."""
+
+    price_epoch: int = 0  # of the prices in force; 0 = nobody is charged
+    system_charged: int = 0  # work done again, and for requests that failed
+
+
+@dataclass(frozen=True, slots=True)
 class RunningRows:
     """What runs on a replica, an entry a row: a live view, not to be written to.
 
@@ -352,6 +360,10 @@ class Policy(Protocol):
     def standing(self, now_ns: int) -> Standing | None:
         """Return who was served how much, None if the policy does not count it."""
         return None
+
+    def accounts(self) -> Accounts:
+        """Return what is charged by, and what nobody is charged for."""
+        return Accounts()
 
     def leftovers(self) -> Mapping[Blocked, int]:
         """Return how many tokens steps have left unused while somebody waited, by reason."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from core.errors import Rejection
 from core.policy.base import (
+    Accounts,
     Blocked,
     Grant,
     Policy,
@@ -231,6 +232,10 @@ class HeadracePolicy(Policy):
             budget_tokens=self._gates.tokens_left(now_ns),
             budget_tats_ns=self._gates.tats_ns(),
         )
+
+    def accounts(self) -> Accounts:
+        """Return the epoch of the prices, and what the system bears."""
+        return Accounts(self._shares.book.epoch, self._shares.system_charged)
 
     def leftovers(self) -> Mapping[Blocked, int]:
         """Return what steps have left unused, by reason."""

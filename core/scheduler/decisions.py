@@ -17,6 +17,7 @@ how many it has missed.
     SHORTEN   the same                       blocks given back             blocks available before
     RESTORE   how it was preempted           tokens that it has kept       tokens that it had
     EPOCH     what became of the executor    its epoch                     its KV blocks
+    PRICES    "epoch"                        that of the new prices        that of the old ones
 """
 
 from collections import deque
@@ -30,7 +31,7 @@ MAX_DECISIONS = 4096
 
 
 class DecisionKind(IntEnum):
-    """What became of a request, or of a replica."""
+    """What became of a request, of a replica, or of all charges."""
 
     QUEUE = 0
     REJECT = 1
@@ -44,6 +45,7 @@ class DecisionKind(IntEnum):
     SHORTEN = 9
     RESTORE = 10
     EPOCH = 11
+    PRICES = 12
 
     @property
     def label(self) -> str:

@@ -34,6 +34,7 @@ class Records:
         self.decisions = DecisionLog()
         self.trace_log = TraceLog()
         self._block_size = block_size
+        self._price_epoch = 0
 
     def demoted(self, request: Request, before: TrafficClass, cap: int, now_ns: int) -> None:
         """Note that a new `request` was moved out of a class that does not take its prompt."""
@@ -144,6 +145,18 @@ class Records:
             measured=epoch,
             threshold=num_blocks,
         )
+
+    def prices(self, epoch: int, now_ns: int) -> None:
+        """Note the epoch of the prices in force if it has changed."""
+        if epoch != self._price_epoch:
+            self.decisions.note(
+                DecisionKind.PRICES,
+                now_ns,
+                reason="epoch",
+                measured=epoch,
+                threshold=self._price_epoch,
+            )
+            self._price_epoch = epoch
 
     def _refused(
         self, kind: DecisionKind, request: Request, rejection: Rejection, now_ns: int

@@ -43,6 +43,8 @@ class EngineStatistics:
     oldest_arrival_ns: int  # of those that never started; 0 = none
     draining: bool
     replicas: tuple[ReplicaStatistics, ...]
+    price_epoch: int = 0  # of the policy's prices; 0 = it charges nobody
+    system_service: int = 0  # charged to nobody, in the policy's unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ def engine_statistics(scheduler: Scheduler) -> EngineStatistics:
     """Take the numbers of everything; costs nothing per request."""
     waiting = scheduler.waiting
     num_running = sum(replica.table.num_active for replica in scheduler.replicas)
+    accounts = scheduler.policy.accounts()
     return EngineStatistics(
         num_waiting=waiting.num_waiting,
         waiting_tokens=waiting.waiting_tokens,
@@ -102,6 +105,8 @@ def engine_statistics(scheduler: Scheduler) -> EngineStatistics:
             replica_statistics(replica, scheduler.policy.prediction(replica.index))
             for replica in scheduler.replicas
         ),
+        price_epoch=accounts.price_epoch,
+        system_service=accounts.system_charged,
     )
 
 

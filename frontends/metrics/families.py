@@ -157,6 +157,11 @@ SCHEDULER = (
         ),
         "recomputed_after_swap_tokens",
     ),
+    Shown(gauge("headrace_price_epoch", "Epoch of the prices in force; 0 = none."), "price_epoch"),
+    Shown(
+        counter("headrace_system_service_total", "Charged to nobody, in the unit of the policy."),
+        "system_service",
+    ),
     Shown(
         gauge("headrace_cancel_reclaim_steps_max", "Most steps a cancellation took to free KV."),
         "cancel_reclaim_steps_max",

@@ -107,3 +107,13 @@ def test_a_demotion_names_the_class_before() -> None:
     [demoted] = decisions(engine, DecisionKind.DEMOTE)
     assert (demoted.reason, demoted.traffic_class) == ("interactive", "standard")
     assert (demoted.measured, demoted.threshold) == (12.0, 8.0)
+
+
+def test_new_prices_are_a_decision() -> None:
+    """The first prices are epoch 1; both numbers of a change are told."""
+    rig = CheckedEngine(make_settings(policy="headrace"))
+    rig.start()
+    rig.submit(rig.make_request(1, [10, 11], 2))
+    rig.run()
+    [prices] = decisions(rig, DecisionKind.PRICES)
+    assert (prices.measured, prices.threshold) == (1, 0)

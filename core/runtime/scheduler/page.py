@@ -32,6 +32,7 @@ COUNTERS = (
 )  # fmt: skip
 GAUGES = (
     "num_waiting", "waiting_tokens", "num_preempted", "num_swapped", "num_running", "draining",
+    "price_epoch", "system_service",
 )  # fmt: skip
 HISTOGRAMS = (
     "queue_time", "prefill_time", "decode_time", "e2e_time", "step_time", "schedule_time",
