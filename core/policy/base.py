@@ -118,7 +118,6 @@ class Prediction:
     factors: tuple[float, float]  # by which steps differ from what was measured at the start
     sigmas: tuple[float, float]  # relative scatter that is left
     infeasible_steps: int  # whose decodes alone broke a promised gap
-    basis: CostBasis | None = None  # what was measured at the start
 
 
 @dataclass(frozen=True, slots=True)

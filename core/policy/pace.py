@@ -190,10 +190,7 @@ class Pace:
         if (model := self._models.calibrated(replica)) is not None:
             alone, mixed = model.decode_only, model.mixed
             return Prediction(
-                (alone.factor, mixed.factor),
-                (alone.sigma, mixed.sigma),
-                num_infeasible,
-                model.basis,
+                (alone.factor, mixed.factor), (alone.sigma, mixed.sigma), num_infeasible
             )
         if self._models.of(replica) is None:
             return None

@@ -39,7 +39,9 @@ def apply_result(scheduler: Scheduler, replica: Replica, result: StepResult, now
         _recompute_lost(scheduler, replica, now_ns)
     plan = replica.in_flight.popleft()
     duration_ns = result.finished_ns - result.started_ns
-    scheduler.records.trace_log.step(plan.planned_ns, duration_ns, replica.last_result_ns, now_ns)
+    scheduler.records.trace_log.steps.add(
+        plan.rows, plan.planned_ns, duration_ns, replica.last_result_ns, now_ns
+    )
     replica.last_result_ns = now_ns
     scheduler.metering.steps += 1
     scheduler.metering.step_time.observe_ns(duration_ns)

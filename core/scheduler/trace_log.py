@@ -1,20 +1,18 @@
 """What came in and what became of it: the last requests that ended, as rows of a trace.
 
-Owns: the columns, a ring of them, and what a step cost besides its execution. Never knows: text,
-token ids, files. A request is one row, written once, when it ends; the ring is bounded, and a
+Owns: the columns and a ring of them; beside it the samples of steps. Never knows: text, token ids,
+files. A request is one row, written once, when it ends; the ring is bounded, and a
 reader that names the row it wants next learns how many it has missed.
 """
 
 import numpy as np
 
-from core.clock import NS_PER_MS
 from core.errors import RejectionReason
 from core.request import Request, RequestStatus
+from core.scheduler.step_samples import StepSamples
 from core.tenancy import CLASS_NAMES
 
 MAX_ROWS = 100_000
-MAX_OVERHEADS = 4096  # steps
-LONGEST_PAUSE_NS = 5 * NS_PER_MS  # between two steps that follow each other
 
 COLUMNS = (
     "arrival_ns", "prompt_tokens", "output_tokens", "max_tokens", "prefix_hit_tokens", "tenant",
@@ -41,8 +39,7 @@ class TraceLog:
         self._ring = np.zeros(max_rows, _ROW)
         self._tenants: dict[str, int] = {}
         self._names: list[str] = []
-        self._overheads_ns = np.zeros(MAX_OVERHEADS, np.int64)
-        self._num_overheads = 0
+        self.steps = StepSamples()
 
     @property
     def first_row(self) -> int:
@@ -73,21 +70,6 @@ class TraceLog:
         assert first >= self.first_row, (first, self.first_row)
         numbers = np.arange(first, min(first + limit, self.num_rows))
         return [self._row(record) for record in self._ring[numbers % len(self._ring)].tolist()]
-
-    def step(self, planned_ns: int, duration_ns: int, last_result_ns: int, now_ns: int) -> None:
-        """Note a step: what passed from the result before to its own, besides its execution.
-
-        A step that was not planned at once says nothing: nothing was there to compute.
-        """
-        if last_result_ns and planned_ns - last_result_ns < LONGEST_PAUSE_NS:
-            overhead_ns = now_ns - last_result_ns - duration_ns
-            self._overheads_ns[self._num_overheads % MAX_OVERHEADS] = overhead_ns
-            self._num_overheads += 1
-
-    def overhead_ns(self) -> int:
-        """Return the median of what the last steps cost besides their execution, 0 of none."""
-        known = self._overheads_ns[: self._num_overheads]
-        return int(np.median(known)) if len(known) else 0
 
     def _tenant(self, name: str) -> int:
         index = self._tenants.setdefault(name, len(self._names))

@@ -185,7 +185,7 @@ def find_machine(name: str, args: argparse.Namespace, environ: Mapping[str, str]
         noise=NoiseSettings(here.sigma if args.noise is None else args.noise, args.outliers),
         overhead_ns=round(overhead_us * NS_PER_US),
         is_gpu=False,
-        basis=here.model.basis,
+        basis=here.basis,
     )
 
 

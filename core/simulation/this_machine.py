@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import HeadraceError
-from core.policy.calibration import CalibratedCostModel
 from core.policy.cost_model import CostBasis, StepWork
 from core.simulation.hardware import copy_ns
 
@@ -24,16 +23,16 @@ class UnknownMachineError(HeadraceError):
 
 @dataclass(frozen=True, slots=True)
 class ThisMachine:
-    """A machine whose prices were measured and corrected while it ran."""
+    """A machine whose prices are fitted to the steps of an engine that ran on it."""
 
-    model: CalibratedCostModel
+    basis: CostBasis
     sigma: float  # relative scatter of steps
     overhead_us: float  # of a step, besides its execution
     kv_tokens: int  # that fit into the KV cache
 
     def duration_ns(self, work: StepWork) -> int:
         """Return the time of a step, ns."""
-        return self.model.duration_ns(work)
+        return self.basis.duration_ns(work)
 
     def copy_ns(self, num_tokens: int) -> int:
         """Return the time of copying the KV of so many tokens within this memory, ns."""
@@ -61,12 +60,9 @@ def machine_of(record: Mapping[str, object]) -> ThisMachine:
     basis = CostBasis(*_numbers(record["basis"], 5))
     if not basis.is_usable:
         raise ValueError("its prices are not usable")
-    model = CalibratedCostModel(basis)
-    model.decode_only.factor, model.mixed.factor = _numbers(record["factors"], 2)
-    sizes = [record["overhead_us"], record["num_kv_blocks"], record["block_size"]]
-    overhead_us, num_blocks, block_size = _numbers(sizes, 3)
-    sigma = max(_numbers(record["sigmas"], 2))
-    return ThisMachine(model, sigma, overhead_us, int(num_blocks * block_size))
+    names = ("sigma", "overhead_us", "num_kv_blocks", "block_size")
+    sigma, overhead_us, num_blocks, block_size = _numbers([record[name] for name in names], 4)
+    return ThisMachine(basis, sigma, overhead_us, int(num_blocks * block_size))
 
 
 def _numbers(value: object, count: int) -> list[float]:

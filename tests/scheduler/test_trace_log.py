@@ -2,7 +2,7 @@
 
 from core.errors import Rejection, RejectionReason
 from core.request import RequestStatus
-from core.scheduler.trace_log import COLUMNS, LONGEST_PAUSE_NS, TraceLog
+from core.scheduler.trace_log import COLUMNS, TraceLog
 from tests.support.scheduling import make_request
 
 
@@ -39,15 +39,3 @@ def test_the_oldest_rows_make_room() -> None:
     assert (log.num_rows, log.first_row) == (10, 6)
     assert [row[0] for row in log.rows(7, 2)] == [7, 8]
     assert log.rows(10, 5) == []
-
-
-def test_the_overhead_is_what_a_busy_engine_adds_to_a_step() -> None:
-    """The median over steps; a step after a pause tells nothing."""
-    log = TraceLog()
-    assert log.overhead_ns() == 0
-    log.step(planned_ns=10, duration_ns=70, last_result_ns=0, now_ns=100)
-    log.step(planned_ns=LONGEST_PAUSE_NS + 100, duration_ns=70, last_result_ns=100, now_ns=10**9)
-    assert log.overhead_ns() == 0
-    for overhead_ns in (10, 20, 90):
-        log.step(planned_ns=105, duration_ns=70, last_result_ns=100, now_ns=170 + overhead_ns)
-    assert log.overhead_ns() == 20

@@ -161,7 +161,7 @@ def test_this_machine_is_the_one_of_the_last_recording(
     code, _, err = simulate("--trace", trace, "--hardware", "this-machine")
     assert (code, err.count("\n")) == (ExitCode.FAILED, 1)
     machine = {
-        "basis": [1e7, 0.0, 0.0, 0.0, 0.0], "factors": [1.0, 1.0], "sigmas": [0.0, 0.0],
+        "basis": [1e7, 0.0, 0.0, 0.0, 0.0], "sigma": 0.0,
         "overhead_us": 500.0, "num_kv_blocks": 100, "block_size": 32,
     }  # fmt: skip
     path = tmp_path / "headrace" / "this-machine.json"

@@ -8,7 +8,7 @@ import pytest
 from core.simulation.this_machine import FILE_NAME, UnknownMachineError, read_this_machine
 
 RECORD = {
-    "basis": [1e6, 0.0, 0.0, 0.0, 0.0], "factors": [1.0, 1.0], "sigmas": [0.1, 0.1],
+    "basis": [1e6, 0.0, 0.0, 0.0, 0.0], "sigma": 0.1,
     "overhead_us": 1.0, "num_kv_blocks": 2, "block_size": 16,
 }  # fmt: skip
 
@@ -22,7 +22,7 @@ def test_an_unknown_machine_says_how_it_becomes_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"basis": [0.0] * 5}, {"basis": [1.0] * 4}, {"factors": [1.0, -1.0]}, {"sigmas": None},
+        {"basis": [0.0] * 5}, {"basis": [1.0] * 4}, {"sigma": -1.0}, {"sigma": None},
         {"overhead_us": float("nan")}, {"block_size": "x"},
     ],
 )  # fmt: skip

@@ -137,18 +137,17 @@ def _record_trace(args: Mapping[str, object], core: EngineCore) -> dict[str, obj
 
 
 def _machine(core: EngineCore) -> dict[str, object] | None:
-    """Return what is known of the machine under the first replica that predicts its steps."""
-    for replica in core.statistics().replicas:
-        if replica.prediction is not None and replica.prediction.basis is not None:
-            return {
-                "basis": list(replica.prediction.basis),
-                "factors": list(replica.prediction.factors),
-                "sigmas": list(replica.prediction.sigmas),
-                "overhead_us": core.trace_log.overhead_ns() / NS_PER_US,
-                "num_kv_blocks": replica.pool.num_blocks,
-                "block_size": core.settings.block_size,
-            }
-    return None
+    """Return what the steps so far say of the machine, None if they were too few."""
+    machine = core.trace_log.steps.machine()
+    if machine is None:
+        return None
+    return {
+        "basis": list(machine.basis),
+        "sigma": machine.sigma,
+        "overhead_us": machine.overhead_ns / NS_PER_US,
+        "num_kv_blocks": max(each.pool.num_blocks for each in core.statistics().replicas),
+        "block_size": core.settings.block_size,
+    }
 
 
 def _views(core: EngineCore, tenant: object) -> list[RequestView]:
