@@ -151,7 +151,7 @@ class Standings:
                 reserved_seqs=limits.of(c).reserved_seqs * num_replicas,
                 reserved_step_tokens=int(limits.of(c).reserved_step_fraction * step_tokens),
                 service=int(service[c]),
-                virtual_lead=float(leads[c]),
+                virtual_lead=max(0.0, float(leads[c])),
             )
             for c in TrafficClass
         ]
