@@ -15,7 +15,7 @@ from core.policy.calibration import MeasuredStep, fit_basis
 from core.policy.cost_model import CostBasis, StepWork
 from core.scheduler.plan import RecordArray
 
-SAMPLE_EVERY = 4  # steps
+SAMPLE_EVERY = 8  # steps
 MAX_SAMPLES = 2048
 MIN_SAMPLES = 100  # for a fit of five prices
 LONGEST_PAUSE_NS = 5 * NS_PER_MS  # between two steps that follow each other
@@ -81,18 +81,14 @@ class StepSamples:
 
 
 def work_of_rows(rows: RecordArray) -> StepWork:
-    """Return the sums of a plan; a row of one token counts as a decode."""
+    """Return the sums of a plan, PLAN_ROW[n], whose decodes come first; one token is a decode."""
     tokens, contexts = rows["num_new_tokens"], rows["first_position"]
-    is_decode = tokens == 1
-    num_decodes = int(np.count_nonzero(is_decode))
-    work = StepWork(
+    work, num_decodes = StepWork(), len(rows)
+    while num_decodes and (count := int(tokens[num_decodes - 1])) != 1:
+        num_decodes -= 1
+        work = work.with_prefill(count, int(contexts[num_decodes]))
+    return work._replace(
         num_decodes=num_decodes,
-        decode_context=int(contexts[is_decode].sum()),
+        decode_context=int(contexts[:num_decodes].sum()),
         num_outputs=num_decodes,
     )
-    if num_decodes < len(tokens):
-        for count, context in zip(
-            tokens[~is_decode].tolist(), contexts[~is_decode].tolist(), strict=True
-        ):
-            work = work.with_prefill(count, context)
-    return work
