@@ -144,10 +144,12 @@ class Contenders:
         """Return whose turn it is; its grant must be settled before the next."""
         if not len(self._due):
             return None
-        flow = self._privileged()
-        if flow < 0:
-            flow = self._within_windows()
-        return None if flow < 0 else self._head(flow)
+        while (flow := self._next_flow()) >= 0:
+            request = self._head(flow)
+            if request is not None:
+                return request
+            self._update(flow)  # its head was preempted by this very step
+        return None
 
     def most_tokens(self, request: Request) -> int:
         """Return how many tokens one grant may give to `request`."""
@@ -191,6 +193,11 @@ class Contenders:
         self._shares.advance(self._serviceable)
         due = self._due.reshape(-1, NUM_CLASSES)
         self._keys = np.where(self._shares.tenants_within(), due, NOBODY_NS)
+
+    def _next_flow(self) -> int:
+        """Return the flow whose turn it is, or -1."""
+        flow = self._privileged()
+        return flow if flow >= 0 else self._within_windows()
 
     def _privileged(self) -> int:
         """Return the flow whose turn it is among strict and reserved classes, or -1."""
@@ -277,7 +284,7 @@ class Contenders:
     def _head(self, flow: int) -> Request | None:
         under_way = self._under_way.get(flow)
         while under_way and under_way[-1].status is not RequestStatus.RUNNING:
-            under_way.pop()  # preempted by this very step
+            under_way.pop()
         is_open = flow % NUM_CLASSES not in self._closed and flow not in self._shut
         waiting = self._flows.head(flow) if is_open and not self._is_kept_out(flow) else None
         if not under_way:

@@ -1,0 +1,173 @@
+"""Whose turn it is: the cases that need a closer look than a whole step of the policy gives."""
+
+import numpy as np
+import pytest
+
+from core.config import PolicyConfig
+from core.policy.base import Blocked, Grant
+from core.policy.contenders import TRIES, Contenders, StepShares
+from core.policy.flows import Flows
+from core.policy.headrace import HeadracePolicy
+from core.policy.limits import Limits
+from core.policy.settings import PolicySettings
+from core.request import Request, RequestStatus
+from core.tenancy import NUM_CLASSES, ClassConfig, ClassesConfig, TrafficClass
+from tests.support.policy_step import PolicyStep
+from tests.support.scheduling import make_request
+
+INTERACTIVE, STANDARD, BATCH, ADMINISTRATIVE = TrafficClass
+
+
+class Rig:
+    """A policy whose parts are used one by one."""
+
+    def __init__(self, **classes: ClassConfig) -> None:
+        table = {each.label: ClassConfig() for each in TrafficClass} | classes
+        self.limits = Limits(classes=ClassesConfig(**table))
+        self.policy = HeadracePolicy(
+            PolicySettings(
+                max_num_partial_prefills=4,
+                kv_headroom_fraction=0.0,
+                tuning=PolicyConfig(tenant_window_tokens=10),
+                limits=self.limits,
+            )
+        )
+        self.step = PolicyStep(self.policy)
+        self.count = 0
+
+    @property
+    def flows(self) -> Flows:
+        return self.policy._flows
+
+    def waits(self, tenant: int, traffic_class: TrafficClass = STANDARD) -> Request:
+        self.count += 1
+        request = make_request(
+            self.count, 50, tenant=f"t{tenant}", traffic_class=traffic_class, order=self.count
+        )
+        request.arrival_ns, request.tenant_index = self.count, tenant
+        self.policy.add(request)
+        return request
+
+    def open(self, reasons: dict[int, Blocked] | None = None) -> Contenders:
+        guardrails = StepShares(self.limits)
+        kept = np.zeros(len(self.flows), np.int8)
+        for flow, blocked in (reasons or {}).items():
+            kept[flow] = blocked
+        tokens = guardrails.open(self.step.decodes(), 100)
+        return Contenders(self.step, self.flows, self.policy._shares, guardrails, tokens, kept)
+
+
+def block(contenders: Contenders, blocked: Blocked) -> Request:
+    """Refuse whose turn it is."""
+    request = contenders.next()
+    assert request is not None
+    contenders.settle(request, Grant(0, blocked))
+    return request
+
+
+def test_an_engine_that_nobody_uses_has_no_turns() -> None:
+    """Without flows there is nobody."""
+    assert Rig().open().next() is None
+
+
+def test_a_limit_of_its_own_keeps_a_flow_out_and_out_of_the_least_served() -> None:
+    """A tenant at its concurrency holds nobody back, and is told why it waits."""
+    rig = Rig()
+    kept, other = rig.waits(1), rig.waits(2)
+    contenders = rig.open({kept.flow: Blocked.CONCURRENCY})
+    assert contenders.next() is other
+    assert contenders.reason(kept.flow) is Blocked.CONCURRENCY
+    assert contenders.reason(other.flow) is Blocked.NOTHING
+
+
+def test_the_first_that_was_blocked_is_what_tokens_are_left_for() -> None:
+    """In the order of turns, not of flows."""
+    rig = Rig()
+    rig.waits(2)
+    rig.waits(1)
+    contenders = rig.open()
+    block(contenders, Blocked.ELSEWHERE)
+    block(contenders, Blocked.KV_QUOTA)
+    assert contenders.next() is None
+    assert contenders.first_blocked() is Blocked.ELSEWHERE
+
+
+def test_after_a_few_that_are_too_long_nobody_else_is_tried() -> None:
+    """A long queue of long prompts costs a step a few looks."""
+    rig = Rig()
+    waiting = [rig.waits(tenant) for tenant in range(1, TRIES + 3)]
+    contenders = rig.open()
+    tried = [block(contenders, Blocked.PARTIAL_PREFILLS) for _ in range(TRIES)]
+    assert tried == waiting[:TRIES]
+    assert contenders.next() is None
+    assert contenders.reason(waiting[-1].flow) is Blocked.PARTIAL_PREFILLS
+
+
+@pytest.mark.parametrize("blocked", [Blocked.CLASS_CAP, Blocked.RESERVE])
+def test_what_stops_a_class_stops_all_its_tenants(blocked: Blocked) -> None:
+    """The next turn is another class's."""
+    rig = Rig()
+    rig.waits(1, BATCH)
+    rig.waits(2, BATCH)
+    other = rig.waits(3, INTERACTIVE)
+    contenders = rig.open()
+    block(contenders, blocked)
+    assert contenders.next() is other
+
+
+def test_behind_a_claim_a_class_with_memory_may_start_within_it_only() -> None:
+    """Who can be dropped needs no reserve; a class without either is closed."""
+    rig = Rig(
+        batch=ClassConfig(preemptible=True), interactive=ClassConfig(reserved_kv_fraction=0.1)
+    )
+    rig.waits(1, STANDARD)
+    closed, reserved, dropped = (
+        rig.waits(2, ADMINISTRATIVE),
+        rig.waits(3, INTERACTIVE),
+        rig.waits(4, BATCH),
+    )
+    contenders = rig.open()
+    block(contenders, Blocked.MEMORY)
+    assert contenders.reason(closed.flow) is Blocked.CLAIM
+    assert contenders.next() is reserved
+    assert contenders.needs_reserve(reserved)
+    assert not contenders.needs_reserve(dropped)
+    block(contenders, Blocked.CLAIM)
+    assert contenders.next() is dropped
+
+
+def test_who_is_preempted_by_the_step_itself_has_no_turn_in_it() -> None:
+    """A prompt under way that has lost its row is passed over."""
+    rig = Rig()
+    victim, other = rig.waits(1), rig.waits(2)
+    rig.step.start(victim)
+    contenders = rig.open()
+    victim.move_to(RequestStatus.PREEMPTED)
+    rig.policy.stopped(victim)
+    assert contenders.next() is other
+
+
+def test_among_those_outside_their_windows_the_least_served_goes_on() -> None:
+    """When nobody inside can use the step, it is extended in the order of service."""
+    rig = Rig()
+    poor, rich, richer = (rig.waits(tenant) for tenant in (1, 2, 3))
+    shares = rig.policy._shares
+    for request, units in ((rich, 50_000), (richer, 90_000)):
+        shares._pay(request.flow, units)
+    contenders = rig.open()
+    assert block(contenders, Blocked.ELSEWHERE) is poor
+    assert contenders.next() is rich
+
+
+def test_reserves_and_caps_count_the_decodes_of_the_class() -> None:
+    """What a class has in the step already is part of both."""
+    config = ClassConfig(reserved_step_fraction=0.2, max_step_fraction=0.5)
+    rig = Rig(interactive=config)
+    running = [rig.waits(1, INTERACTIVE) for _ in range(15)]
+    for request in running:
+        rig.step.start(request)
+    rig.step.decoding = running
+    tokens = StepShares(rig.limits).open(rig.step.decodes(), 100)
+    assert (tokens.reserved[INTERACTIVE], tokens.most[INTERACTIVE]) == (5, 35)
+    assert tokens.reserved[STANDARD] == 0
+    assert len(tokens.most) == NUM_CLASSES
