@@ -18,8 +18,9 @@ from core.metering import PreemptionCause, PreemptionKind
 from core.request import FINISH_REASONS, FinishReason, RequestStatus
 from core.tenancy import CLASS_NAMES
 from frontends.boards import Boards, Page, text_of
-from frontends.metrics import families
+from frontends.metrics import families, tenant_families
 from frontends.metrics.exposition import Exposition, Labels
+from frontends.metrics.shown import Shown, ShownHistogram
 from ipc.pages import NO_BUDGET, STEP_REGIMES
 
 REASON_CODES = tuple((reason.value, reason.code) for reason in RejectionReason if reason.value)
@@ -161,20 +162,20 @@ def add_classes(out: Exposition, scheduler: np.void) -> None:
         ((("class", name),), row)
         for name, row in zip(CLASS_NAMES, scheduler["classes"], strict=True)
     ]
-    add_fields(out, families.CLASS, rows)
-    add_histograms(out, (families.CLASS_QUEUE_TIME,), rows)
+    add_fields(out, tenant_families.CLASS, rows)
+    add_histograms(out, (tenant_families.CLASS_QUEUE_TIME,), rows)
 
 
 def add_tenants(out: Exposition, scheduler: np.void) -> None:
     """Append the families by tenant: the configured ones and `_other`."""
     rows = scheduler["tenants"][: int(scheduler["num_tenants"])]
     tenants = [(("tenant", text_of(name)),) for name in rows["name"].tolist()]
-    for shown in families.TENANT:
+    for shown in tenant_families.TENANT:
         column = rows[shown.field].tolist()
         values = column if shown.scale == 1 else [value * shown.scale for value in column]
         out.add(shown.family, zip(tenants, values, strict=True))
     budgets = zip(tenants, rows["budget_tokens"].tolist(), strict=True)
-    out.add(families.TENANT_BUDGET, [(t, left) for t, left in budgets if left != NO_BUDGET])
+    out.add(tenant_families.TENANT_BUDGET, [(t, left) for t, left in budgets if left != NO_BUDGET])
     counts = rows["rejections"]
     seen = [
         (t, code, int(counts[t, v]))
@@ -182,7 +183,7 @@ def add_tenants(out: Exposition, scheduler: np.void) -> None:
         for t in np.flatnonzero(counts[:, v])
     ]
     out.add(
-        families.TENANT_REJECTIONS,
+        tenant_families.TENANT_REJECTIONS,
         [((*tenants[t], ("reason", code)), count) for t, code, count in seen],
     )
 
@@ -238,7 +239,7 @@ def add_processes(out: Exposition, boards: Boards) -> None:
 
 def add_fields(
     out: Exposition,
-    table: Sequence[families.Shown],
+    table: Sequence[Shown],
     rows: Sequence[tuple[Labels, np.void]],
 ) -> None:
     """Append one family for each entry of `table`, with a series for each row."""
@@ -251,7 +252,7 @@ def add_fields(
 
 def add_histograms(
     out: Exposition,
-    table: Sequence[families.ShownHistogram],
+    table: Sequence[ShownHistogram],
     rows: Sequence[tuple[Labels, np.void]],
 ) -> None:
     """Append one histogram for each entry of `table`, with a series for each row."""
