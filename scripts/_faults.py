@@ -44,8 +44,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "pause-without-bound", "P8", URGENT, PACE,
-        "slack > 2 * max(tightest_ns, all_ns)",
-        "slack > -(1 << 62)",
+        "patience > 2 * max(tightest_ns, all_ns)",
+        "patience > -(1 << 62)",
     ),
     Fault(
         "margin-upside-down", "P8", EXACT_GAPS, PACE,
@@ -54,7 +54,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "loosest-gap", "P8", EXACT_GAPS, PACE,
-        "int(slack.min(where=counted, initial=UNLIMITED_NS))",
-        "int(slack.max(where=counted, initial=0)) or UNLIMITED_NS",
+        "tightest_ns = int(slack.min(initial=UNLIMITED_NS))",
+        "tightest_ns = int(slack.max(initial=0)) or UNLIMITED_NS",
     ),
 )  # fmt: skip

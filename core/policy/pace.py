@@ -48,6 +48,7 @@ MARGIN_SIGMAS = 4.0
 MARGIN_MAX = 0.6
 LONGEST_PAUSE_NS = 2 * NS_PER_S
 UNLIMITED_NS = 1 << 62
+PATIENT_NS = UNLIMITED_NS - LONGEST_PAUSE_NS
 WORTH_A_PAUSE = 8  # a pause for an urgent prompt gains at least this part of the step
 STEPS_KEPT = 4  # of a replica, until their results come
 
@@ -111,7 +112,7 @@ class StepBudget:
         return 0 if self._model is None else self._model.duration_ns(self.work)
 
     def _fitting(self, context: int, wanted: int) -> int:
-        if self._model is None or self._limit_ns >= UNLIMITED_NS or not wanted:
+        if self._model is None or self._limit_ns == UNLIMITED_NS or not wanted:
             return wanted
         if not self._is_feasible:
             return 0 if self.work.num_prefill_tokens else min(wanted, self._tile)
@@ -151,15 +152,18 @@ class Pace:
         opened.pop(step.number, None)
         begin_ns = max([step.now_ns, *(_end_ns(each) for each in opened.values())])
         slack, work = slack_ns(decodes, begin_ns), decode_work(decodes)
-        kept = self._kept(step, model, decodes, slack, work, begin_ns)
-        if kept is not None:
-            step.defer(~kept)
-            work = decode_work(decodes, kept)
-        tightest_ns = _tightest(slack, decodes.itl_cap_ns, kept)
+        tightest_ns = int(slack.min(initial=UNLIMITED_NS))
+        limit_ns = _within(tightest_ns, self.margin(step.replica))
+        if not _is_light(model, work, limit_ns):
+            kept = self._kept(step, model, decodes, slack, work, begin_ns)
+            if not kept.all():
+                step.defer(~kept)
+                work = decode_work(decodes, kept)
+                tightest_ns = int(slack.min(where=kept, initial=UNLIMITED_NS))
+                limit_ns = _within(tightest_ns, self.margin(step.replica))
         is_feasible = model.duration_ns(work) <= tightest_ns
         if not is_feasible:
             self._num_infeasible[step.replica] = self._num_infeasible.get(step.replica, 0) + 1
-        limit_ns = _within(tightest_ns, self.margin(step.replica))
         budget = StepBudget(step, model, work, limit_ns, self._settings, is_feasible=is_feasible)
         opened[step.number] = _Opened(budget, begin_ns)
         while len(opened) > STEPS_KEPT:
@@ -204,28 +208,26 @@ class Pace:
         slack: Times,
         work: StepWork,
         begin_ns: int,
-    ) -> Mask | None:
-        """Return which decodes are in the step, bool[n]; None = all of them."""
+    ) -> Mask:
+        """Return which decodes are in the step, bool[n]."""
         pausable = self._is_pausable[decodes.traffic_class]
-        if not pausable.any():
-            return None
-        tightest_ns = _tightest(slack, decodes.itl_cap_ns, ~pausable)
-        if tightest_ns >= UNLIMITED_NS:
-            return None
+        everyone = np.ones(len(slack), np.bool_)
+        tightest_ns = int(slack.min(where=~pausable, initial=UNLIMITED_NS))
+        if _is_unlimited(tightest_ns) or not pausable.any():
+            return everyone
         all_ns = model.duration_ns(work)
-        optional = pausable & (slack > 2 * max(tightest_ns, all_ns))
-        if not optional.any():
-            return None
+        patience = np.where(slack > UNLIMITED_NS // 2, slack - PATIENT_NS, slack)
+        optional = pausable & (patience > 2 * max(tightest_ns, all_ns))
         limit_ns = _within(tightest_ns, self.margin(step.replica))
         if all_ns > limit_ns:
-            return _as_many_as_fit(model, decodes, slack, optional, limit_ns)
+            return _as_many_as_fit(model, decodes, patience, optional, limit_ns)
         gain_ns = all_ns - model.duration_ns(decode_work(decodes, ~optional))
         if gain_ns * WORTH_A_PAUSE < limit_ns:
-            return None
+            return everyone
         urgent = self._urgent(step)
         if urgent is not None and _is_late(model, work, urgent, limit_ns, begin_ns):
             return ~optional
-        return None
+        return everyone
 
     def _urgent(self, step: Step) -> Urgent | None:
         """Return the prompt that is due first among classes that cannot be paused."""
@@ -245,11 +247,11 @@ class Pace:
 
 
 def slack_ns(decodes: DecodeBatch, begin_ns: int) -> Times:
-    """Return how long a step that begins then may last for each decode, int64[n]; one without a cap
-    has what is left of the longest pause.
+    """Return how long a step that begins then may last for each decode, int64[n]; without a cap as
+    long as it likes, less what it has waited.
     """
     caps, last = decodes.itl_cap_ns, decodes.last_token_ns
-    slack: Times = np.where(caps > 0, caps, LONGEST_PAUSE_NS)
+    slack: Times = np.where(caps > 0, caps, UNLIMITED_NS)
     if len(last) and last.min() < begin_ns:
         slack -= np.where(last > 0, np.maximum(begin_ns - last, 0), 0)
     return slack
@@ -299,14 +301,19 @@ def _is_late(
     return begin_ns + num_steps * limit_ns > urgent.due_ns
 
 
-def _tightest(slack: Times, caps: Times, kept: Mask | None) -> int:
-    """Return the least slack of the decodes in `kept`, bool[n] or all, that have a cap."""
-    counted = caps > 0 if kept is None else kept & (caps > 0)
-    return int(slack.min(where=counted, initial=UNLIMITED_NS))
+def _is_light(model: CostModel, work: StepWork, limit_ns: int) -> bool:
+    """Tell whether decodes fit into a step so easily that it is not worth a pause."""
+    decodes_ns = model.duration_ns(work)
+    gain_ns = decodes_ns - model.duration_ns(StepWork())
+    return decodes_ns <= limit_ns and gain_ns * WORTH_A_PAUSE < limit_ns
+
+
+def _is_unlimited(time_ns: int) -> bool:
+    return time_ns > UNLIMITED_NS // 2
 
 
 def _within(slack: int, margin: float) -> int:
-    return slack if slack >= UNLIMITED_NS else int(slack / (1 + margin))
+    return UNLIMITED_NS if _is_unlimited(slack) else int(slack / (1 + margin))
 
 
 def _end_ns(opened: _Opened) -> int:
