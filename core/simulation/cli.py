@@ -34,6 +34,7 @@ from core.simulation.tables import (
     leftover_table,
     overview_table,
     promise_table,
+    refusal_table,
 )
 from core.simulation.this_machine import read_this_machine
 from core.simulation.traces import Trace, read_trace
@@ -191,7 +192,7 @@ def find_machine(name: str, args: argparse.Namespace, environ: Mapping[str, str]
 
 def show(terminal: Terminal, documents: list[dict[str, Any]]) -> None:
     """Print the tables."""
-    tables = [overview_table, class_table, promise_table, leftover_table]
+    tables = [overview_table, class_table, refusal_table, promise_table, leftover_table]
     for table in (make(documents) for make in tables):
         if not table.rows:
             continue

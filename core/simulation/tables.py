@@ -50,15 +50,25 @@ def promise_table(documents: Sequence[Mapping[str, Any]]) -> Table:
     return Table(columns, [_promise_row(document) for document in documents])
 
 
+def refusal_table(documents: Sequence[Mapping[str, Any]]) -> Table:
+    """Return how many requests each case refused, by reason."""
+    return _reason_table("policy, refused for", "refusals", documents)
+
+
 def leftover_table(documents: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a row for each case that left tokens unused, and a column for each reason."""
-    reasons = sorted({reason for document in documents for reason in document["leftovers"]})
+    """Return the tokens that the steps of each case left unused, by reason."""
+    return _reason_table("policy, tokens unused for", "leftovers", documents)
+
+
+def _reason_table(title: str, key: str, documents: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a row for each case that has counts under `key`, and a column for each reason."""
+    reasons = sorted({reason for document in documents for reason in document[key]})
     rows = [
-        (document["label"], *(f"{document['leftovers'].get(reason, 0):,}" for reason in reasons))
+        (document["label"], *(f"{document[key].get(reason, 0):,}" for reason in reasons))
         for document in documents
-        if document["leftovers"]
+        if document[key]
     ]
-    return Table(("policy", *reasons), rows)
+    return Table((title, *reasons), rows)
 
 
 def as_lines(table: Table) -> list[str]:

@@ -9,7 +9,13 @@ import pytest
 from core.simulation.plots import Axis, Series, area_chart, bar_chart, line_chart
 from core.simulation.report import html_report
 from core.simulation.study import Case, Outcome, figures, run_case
-from core.simulation.tables import as_lines, class_table, overview_table
+from core.simulation.tables import (
+    as_lines,
+    class_table,
+    leftover_table,
+    overview_table,
+    refusal_table,
+)
 from tests.support.workloads import make_workload, random_workload, simulated_settings
 
 VOID = frozenset({"meta", "rect", "path", "polyline", "polygon"})
@@ -107,3 +113,16 @@ def test_nothing_to_draw_is_no_chart() -> None:
     assert area_chart("t", "x", "y", nothing, []) == ""
     assert bar_chart("t", "x", []) == ""
     assert "<b>" not in bar_chart("<b>", "<b>", [("<b>", 1.0)])
+
+
+def test_reasons_are_columns_where_there_are_any() -> None:
+    """A case that refused nobody has no row, and a table without rows is not shown."""
+    documents = [
+        {"label": "a", "refusals": {"queue_full_tokens": 1200}, "leftovers": {}},
+        {"label": "b", "refusals": {}, "leftovers": {}},
+    ]
+    assert as_lines(refusal_table(documents)) == [
+        "policy, refused for  queue_full_tokens",
+        "a                                1,200",
+    ]
+    assert leftover_table(documents).rows == []
