@@ -31,6 +31,7 @@ from core.request import Request, RequestStatus
 from core.tenancy import NUM_CLASSES, TrafficClass
 
 MAX_VICTIMS = 16  # that make room for one request, at the most
+LOOK_EVERY = 8  # steps; in between a peak stays what it was while all grow as foreseen
 _WHOLE_OUTPUTS = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH)
 
 
@@ -53,7 +54,6 @@ class _Holdings:
     """What runs on a replica, in sums."""
 
     peak: FuturePeak
-    num_blocks: int  # each counted once
     by_class: list[int]  # blocks
 
 
@@ -68,7 +68,6 @@ class Memory:
     ) -> None:
         """Start with nothing running."""
         self._settings = settings
-        self._limits = settings.limits
         self._block_size = settings.block_size
         self._leads = leads
         self._history = OutputHistory(self._quantile_of)
@@ -80,10 +79,15 @@ class Memory:
         self._backfillers: set[Request] = set()  # that run because they can be dropped for a claim
         self._given: list[Preemption] = []  # in this step
         self._now_ns = 0
+        self.configure(settings.limits)
 
     def configure(self, limits: Limits) -> None:
         """Take over quantiles and reserves from now on."""
-        self._limits = limits
+        configs = [limits.of(each) for each in TrafficClass]
+        self._quantiles = [config.output_quantile for config in configs]
+        self._reserves = [config.reserved_kv_fraction for config in configs]
+        self._is_strict = [config.strict_first for config in configs]
+        self._is_preemptible = [config.preemptible for config in configs]
         self._history.tabulate()
         self._victims.configure(limits)
         self._holdings.clear()
@@ -113,8 +117,9 @@ class Memory:
     def open(self, step: Step) -> None:
         """Begin a step: nobody has a claim; droppable work gives way before others must wait."""
         self._now_ns = step.now_ns
-        self._holdings.pop(step.replica, None)
         self._claims.pop(step.replica, None)
+        if step.number % LOOK_EVERY == 0:
+            self._holdings.pop(step.replica, None)
         load = step.load()
         low_mark = ceil(self._settings.tuning.preempt_below_fraction * load.num_blocks)
         coming = load.num_available_blocks + load.num_fenced_blocks
@@ -145,7 +150,7 @@ class Memory:
         if self._is_within_reserve(request, num_new, left, holdings, load):
             return Demand(reserve=self._kept_for_others(request, holdings, load, strict_only=True))
         peak = holdings.peak.peak_with(left, request.num_tokens + self._block_size // 2)
-        growth = ceil(peak / self._block_size) - holdings.num_blocks - num_new
+        growth = ceil(peak / self._block_size) - _held_blocks(load) - num_new
         growth = ceil(max(0, growth) * self._caution.factor)
         if request.num_preemptions:
             mark = ceil(self._settings.tuning.readmit_above_fraction * load.num_blocks)
@@ -176,7 +181,8 @@ class Memory:
         if not 0 < missing <= sum(int(load.rows.num_blocks[giver.row]) for giver in givers):
             return False
         for _ in range(MAX_VICTIMS):
-            chosen = self._victims.choose(givers, Need(request, missing, load, step.now_ns))
+            need = Need(request, missing, load, step.now_ns, is_whole=True)
+            chosen = self._victims.choose(givers, need)
             if chosen is None:
                 break
             givers.remove(chosen.request)
@@ -202,6 +208,7 @@ class Memory:
         if chosen is None and not self._victims.lower(candidates, beneficiary):
             chosen = Preemption(beneficiary) if beneficiary in candidates else None
         if chosen is not None:
+            self._holdings.pop(load.replica, None)
             self._given.append(chosen)
         return chosen
 
@@ -215,7 +222,7 @@ class Memory:
         return Blocked.HEADROOM if fits else Blocked.MEMORY
 
     def _quantile_of(self, flow: int) -> float:
-        return self._limits.of(flow % NUM_CLASSES).output_quantile
+        return self._quantiles[flow % NUM_CLASSES]
 
     def _holdings_of(self, load: ReplicaLoad) -> _Holdings:
         holdings = self._holdings.get(load.replica)
@@ -228,19 +235,17 @@ class Memory:
         rows, size = load.rows, self._block_size
         assert rows is not None
         active = np.flatnonzero(rows.active)
-        num_tokens = rows.num_tokens[active].astype(np.int64)
-        num_blocks = rows.num_blocks[active].astype(np.int64)
+        num_tokens, num_blocks = rows.num_tokens[active], rows.num_blocks[active]
         classes = rows.traffic_class[active]
-        flows = rows.tenant_index[active].astype(np.int64) * NUM_CLASSES + classes
+        flows = rows.tenant_index[active] * NUM_CLASSES + classes
         outputs = num_tokens - rows.prompt_len[active]
         left = self._history.left(flows, outputs, rows.max_length[active] - num_tokens)
         ahead = np.maximum((num_blocks - 1) * size + 1 - num_tokens, 0)
         held = num_tokens + ahead + size // 2
-        in_truth = load.num_blocks - load.num_available_blocks - load.num_fenced_blocks
-        num_shared = max(0, int(num_blocks.sum()) - in_truth) * size
+        num_shared = max(0, int(num_blocks.sum()) - _held_blocks(load)) * size
         by_class = np.bincount(classes, num_blocks, NUM_CLASSES).astype(np.int64).tolist()
         peak = FuturePeak(np.maximum(left - ahead, 0), held, num_shared)
-        return _Holdings(peak, in_truth, by_class)
+        return _Holdings(peak, by_class)
 
     def _own_need(self, request: Request) -> tuple[int, int]:
         """Return the blocks that `request` starts with, and the tokens that it grows by."""
@@ -252,7 +257,7 @@ class Memory:
         return -(-num_tokens // self._block_size), left
 
     def _reserved(self, traffic_class: int, load: ReplicaLoad) -> int:
-        return int(self._limits.of(traffic_class).reserved_kv_fraction * load.num_blocks)
+        return int(self._reserves[traffic_class] * load.num_blocks)
 
     def _is_within_reserve(
         self, request: Request, num_new: int, left: int, holdings: _Holdings, load: ReplicaLoad
@@ -269,16 +274,15 @@ class Memory:
         """Return the blocks that other classes reserve and do not hold."""
         return sum(
             max(0, self._reserved(other, load) - holdings.by_class[other])
-            for other in TrafficClass
-            if other != request.traffic_class
-            and (self._limits.of(other).strict_first or not strict_only)
+            for other in range(NUM_CLASSES)
+            if other != request.traffic_class and (self._is_strict[other] or not strict_only)
         )
 
     def _has_lower_class(self, request: Request, load: ReplicaLoad) -> bool:
         """Tell whether anybody who runs is of a lower class than `request`."""
         by_class = self._holdings_of(load).by_class
         rank = RANKS[request.traffic_class]
-        return any(by_class[other] and RANKS[other] < rank for other in TrafficClass)
+        return any(by_class[other] and RANKS[other] < rank for other in range(NUM_CLASSES))
 
     def _givers(
         self, request: Request, running: Sequence[Request], load: ReplicaLoad
@@ -302,8 +306,7 @@ class Memory:
     def _drop(self, step: Step, load: ReplicaLoad, num_blocks: int) -> None:
         """Let one droppable request give way, if there is anybody of a higher class."""
         by_class = self._holdings_of(load).by_class
-        holding = [other for other in TrafficClass if by_class[other]]
-        if not any(self._limits.of(other).preemptible for other in holding):
+        if not any(held and by for held, by in zip(by_class, self._is_preemptible, strict=True)):
             return
         running = step.running()
         first = max(running, key=self._victims.standing, default=None)
@@ -315,6 +318,7 @@ class Memory:
             self._preempt(step, chosen)
 
     def _preempt(self, step: Step, chosen: Preemption) -> None:
+        self._holdings.pop(step.replica, None)
         self._given.append(chosen)
         step.preempt(chosen.request, chosen.relief, chosen.num_blocks)
 
@@ -326,3 +330,8 @@ class Memory:
             self._caution.preempted(given.num_blocks * self._block_size)
         elif request.status is not RequestStatus.SWAPPED:
             self._caution.preempted(request.num_computed_tokens)
+
+
+def _held_blocks(load: ReplicaLoad) -> int:
+    """Return the blocks of those that run, each counted once."""
+    return load.num_blocks - load.num_available_blocks - load.num_fenced_blocks

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 Tokens = npt.NDArray[np.int64]
+AnyTokens = npt.NDArray[np.int32] | Tokens
 
 BUCKETS_PER_OCTAVE = 4
 MAX_OCTAVES = 17
@@ -53,8 +54,8 @@ class OutputHistory:
         for flow in np.flatnonzero(self._is_known).tolist():
             self._tabulate(flow)
 
-    def left(self, flows: Tokens, num_output_tokens: Tokens, max_left: Tokens) -> Tokens:
-        """Return how many more tokens each row will have; all are int64[n].
+    def left(self, flows: AnyTokens, num_output_tokens: AnyTokens, max_left: AnyTokens) -> Tokens:
+        """Return how many more tokens each row will have; all are int[n].
 
         At least one, unless none may come, and at the most `max_left`.
         """

@@ -27,12 +27,7 @@ from core.policy.settings import PolicySettings
 from core.request import Request
 from core.tenancy import NUM_CLASSES, TrafficClass
 
-RANKS = {
-    TrafficClass.BATCH: 0,
-    TrafficClass.STANDARD: 1,
-    TrafficClass.INTERACTIVE: 2,
-    TrafficClass.ADMINISTRATIVE: 3,
-}
+RANKS = (2, 1, 0, 3)  # by TrafficClass: batch gives first, administrative last
 MIN_WHOLE_TO_TAIL = 2  # who holds no more than so many times what is needed gives everything
 
 
@@ -57,6 +52,7 @@ class Need:
     load: ReplicaLoad
     now_ns: int
     only_droppable: bool = False  # nobody else gives
+    is_whole: bool = False  # a tail would not do: it is needed again, and counts in the peak
 
 
 class Victims:
@@ -65,14 +61,14 @@ class Victims:
     def __init__(self, settings: PolicySettings, leads: Leads, costs: RestoreCosts) -> None:
         """Start with nobody running."""
         self._settings = settings
-        self._limits = settings.limits
         self._leads = leads
         self._costs = costs
         self._resumed: dict[Request, tuple[int, int]] = {}  # since when it runs again: tokens, ns
+        self.configure(settings.limits)
 
     def configure(self, limits: Limits) -> None:
         """Let other classes be preemptible from now on."""
-        self._limits = limits
+        self._is_preemptible = [limits.of(each).preemptible for each in TrafficClass]
 
     def started(self, request: Request, now_ns: int) -> None:
         """Note that `request` has a row; one that was preempted gets some progress first."""
@@ -91,7 +87,7 @@ class Victims:
     def is_droppable(self, request: Request) -> bool:
         """Tell whether `request` may hold what is lent: it can be preempted at any time."""
         allowed = request.num_preemptions < self._settings.max_preemptions
-        return allowed and self._limits.of(request.traffic_class).preemptible
+        return allowed and self._is_preemptible[request.traffic_class]
 
     def standing(self, request: Request) -> tuple[int, int, int]:
         """Return the place of `request` in the total order; who is lower gives to who is higher."""
@@ -111,8 +107,7 @@ class Victims:
         """Return those of `candidates` that are strictly lower than `beneficiary`."""
         flows = {request.flow for request in candidates}
         shares = {
-            flow: (RANKS[TrafficClass(flow % NUM_CLASSES)], -self._leads.over_share(flow))
-            for flow in flows
+            flow: (RANKS[flow % NUM_CLASSES], -self._leads.over_share(flow)) for flow in flows
         }
         standing = self.standing(beneficiary)
         share, order = standing[:2], beneficiary.order
@@ -169,6 +164,8 @@ class Victims:
         self, candidates: list[Request], held: npt.NDArray[np.int32], need: Need
     ) -> npt.NDArray[np.bool_]:
         """Tell who gives only its tail: it is the smaller part, and it can be preempted again."""
+        if need.is_whole:
+            return np.zeros(len(candidates), np.bool_)
         last = self._settings.max_preemptions - 1
         again = np.array([request.num_preemptions < last for request in candidates])
         tails: npt.NDArray[np.bool_] = again & (held > MIN_WHOLE_TO_TAIL * need.num_blocks)

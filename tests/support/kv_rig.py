@@ -39,7 +39,7 @@ class FakeReplica:
     """A pool of blocks and the rows in it; it is its own `Step`, as far as memory goes."""
 
     replica = 0
-    number = 1
+    number = 0
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
