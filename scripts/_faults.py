@@ -35,6 +35,13 @@ URGENT = (
     "tests/properties/test_pace.py::"
     "test_decodes_that_make_room_for_urgent_prompts_keep_their_own_gaps"
 )
+START_LIMITS = "core/policy/start_limits.py"
+BUDGETS = "core/policy/budgets.py"
+GATES = "tests/policy/test_gates.py"
+BUDGET_TESTS = "tests/policy/test_budgets.py"
+LIMITS = (
+    "tests/properties/test_hard_limits.py::test_no_event_exceeds_a_hard_limit_and_everything_ends"
+)
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -56,5 +63,63 @@ FAULTS: tuple[Fault, ...] = (
         "loosest-gap", "P8", EXACT_GAPS, PACE,
         "tightest_ns = int(slack.min(initial=UNLIMITED_NS))",
         "tightest_ns = int(slack.max(initial=0)) or UNLIMITED_NS",
+    ),
+    Fault(
+        "concurrency-off-by-one", "P7", f"{LIMITS}[0]", START_LIMITS,
+        "0 < config.max_concurrency <= self._num_running[tenant]",
+        "0 < config.max_concurrency < self._num_running[tenant]",
+    ),
+    Fault(
+        "quota-without-growth", "P7", f"{LIMITS}[0]", START_LIMITS,
+        "if on.tenants[tenant].num_blocks + needed > on.quotas[tenant]:",
+        "if on.tenants[tenant].num_blocks > on.quotas[tenant]:",
+    ),
+    Fault(
+        "class-share-without-growth", "P7", f"{LIMITS}[8]", START_LIMITS,
+        "if on.classes[traffic_class].num_blocks + needed > on.shares[traffic_class]:",
+        "if on.classes[traffic_class].num_blocks > on.shares[traffic_class]:",
+    ),
+    Fault(
+        "class-sequences-off-by-one", "P7", f"{LIMITS}[8]", START_LIMITS,
+        "0 < config.max_seqs <= running[index]",
+        "0 < config.max_seqs < running[index]",
+    ),
+    Fault(
+        "reserve-for-nobody", "P6",
+        f"{GATES}::test_reserved_sequences_are_lent_only_to_those_that_can_be_preempted",
+        START_LIMITS,
+        "elif self._is_fixed[index] and 0 <",
+        "elif not self._is_fixed[index] and 0 <",
+    ),
+    Fault(
+        "row-lent-for-good", "P6",
+        "tests/scheduler/test_lent_rows.py::test_a_lent_row_is_back_within_a_step",
+        "core/policy/lent_rows.py",
+        "            self._call_back(step, limits)",
+        "            pass",
+    ),
+    Fault(
+        "give-back-what-time-has-filled", "P7",
+        f"{BUDGET_TESTS}::test_giving_back_late_gives_no_second_burst", BUDGETS,
+        "self.tat_ns = max(self.tat_ns - excess_ns, later_ns)",
+        "self.tat_ns = self.tat_ns - excess_ns",
+    ),
+    Fault(
+        "settle-twice", "P7", f"{BUDGET_TESTS}::test_a_second_settlement_gives_nothing", BUDGETS,
+        "self._reservations.pop(request, None)",
+        "self._reservations.get(request)",
+    ),
+    Fault(
+        "cancel-for-free", "P16",
+        f"{BUDGET_TESTS}::test_no_trick_gets_more_than_the_budget", BUDGETS,
+        "FREE = frozenset({RequestStatus.FINISHED_SHED,",
+        "FREE = frozenset({RequestStatus.FINISHED_ABORTED, RequestStatus.FINISHED_SHED,",
+    ),
+    Fault(
+        "times-not-spaced", "P7",
+        f"{BUDGET_TESTS}::test_every_client_of_a_crowd_gets_in_at_the_time_it_was_told",
+        "core/token_rate.py",
+        "tat_ns = max(tat_ns, entry.due_ns) + entry.time_ns",
+        "tat_ns = max(tat_ns, entry.due_ns)",
     ),
 )  # fmt: skip

@@ -29,7 +29,7 @@ SETTLED = frozenset({RequestStatus.FINISHED_SHED, RequestStatus.FINISHED_ERROR})
 
 def random_class(rng: Random, *, preemptible: bool) -> ClassConfig:
     """Return a class with some limits."""
-    max_seqs = rng.choice((0, 0, 2, 3))
+    max_seqs = rng.choice((0, 0, 1, 2))
     return ClassConfig(
         max_seqs=max_seqs,
         reserved_seqs=rng.choice((0, 1, 2)),
