@@ -3,7 +3,7 @@
 import pytest
 
 from core.metering import PreemptionCause, PreemptionKind
-from core.policy.base import Blocked, Grant, Relief
+from core.policy.base import Blocked, Grant, Preemption, Relief
 from core.request import Request, RequestStatus
 from core.sampling_params import SamplingParams
 from core.scheduler import events as ev
@@ -159,3 +159,17 @@ def test_a_tail_that_was_never_written_costs_nothing() -> None:
     rig.resume()
     rig.end(request)
     assert rig.metering.recomputed_tokens == 0
+
+
+def test_a_step_that_only_took_memory_is_tried_again() -> None:
+    """A policy that takes from the one that has just been relieved does not stop the engine."""
+    rig = Rig(9, prefix_cache=False)
+    first, second = rig.submit(1, [11] * 12, 16), rig.submit(2, [12] * 12, 16)
+
+    def spite() -> list[Preemption]:
+        is_due = second.status is RequestStatus.PREEMPTED and not first.num_preemptions
+        return [Preemption(first)] if is_due else []
+
+    rig.policy.asked = spite
+    rig.end(first, second)
+    assert first.num_preemptions == second.num_preemptions == 1

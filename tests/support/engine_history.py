@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from core.errors import RejectionReason
+from core.metering import PreemptionCause
 from core.request import Request, RequestStatus
 from core.sampling_params import SamplingParams
 from core.scheduler import events as ev
 from core.scheduler.plan import OutputKind
 from core.scheduler.replica import ReplicaState
 from core.tenancy import TrafficClass
-from tests.support.scheduling import NS_PER_S, CheckedEngine, make_settings, reference_tokens
 from tests.support.preempting_policies import WhimsicalPolicy
+from tests.support.scheduling import NS_PER_S, CheckedEngine, make_settings, reference_tokens
 
 VOCAB_SIZE = 60  # small, so that EOS and stop tokens are common
 NUM_TOKENIZERS = 2
@@ -192,6 +193,11 @@ class EngineHistory:
         """Look at everything that must hold at any time."""
         core, limits = self.engine.core, self.engine.settings
         core.check_integrity()
+        metering = self.engine.metering
+        assert metering.swapped_in_tokens <= metering.swapped_out_tokens
+        num_lost = int(metering.preemptions_by[:, PreemptionCause.LOST_RESULT].sum())
+        for request in self.alone:
+            assert request.num_preemptions <= limits.max_preemptions + num_lost
         statistics = core.statistics()
         assert statistics.num_waiting <= limits.max_queued_requests
         assert statistics.waiting_tokens <= limits.max_queued_tokens

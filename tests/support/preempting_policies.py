@@ -3,7 +3,7 @@
 Owns: who gives memory back, and how. Never knows: why anybody would.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from core.policy.base import Preemption, Relief, ReplicaLoad, Step
@@ -24,17 +24,21 @@ def settings_of(settings: EngineSettings) -> PolicySettings:
 
 
 class ScriptedPolicy(FcfsPolicy):
-    """Carries out `orders` at the next step; victims of pressure give `relief`, `num_blocks`."""
+    """Carries out `orders` at the next step, and what `asked` returns at each; victims of pressure
+    give `relief`, `num_blocks`.
+    """
 
     def __init__(self, settings: EngineSettings) -> None:
         super().__init__(settings_of(settings))
         self.orders: list[Preemption] = []
+        self.asked: Callable[[], list[Preemption]] = list
         self.relief = Relief.RECOMPUTE
         self.num_blocks = 0
         self.grants = True
 
     def fill(self, step: Step) -> None:
         """Preempt first, then grant if that is wanted."""
+        self.orders += self.asked()
         while self.orders:
             order = self.orders.pop()
             step.preempt(order.request, order.relief, order.num_blocks)
@@ -57,12 +61,16 @@ class WhimsicalPolicy(FcfsPolicy):
         self._random = Random(whims)
 
     def fill(self, step: Step) -> None:
-        """Now and then take memory from somebody first."""
+        """Now and then take memory from somebody, before or after others were granted tokens."""
+        self._disturb(step)
+        super().fill(step)
+        self._disturb(step)
+
+    def _disturb(self, step: Step) -> None:
         candidates = step.running()
         if candidates and self._random.random() < WHIM_SHARE:
             whim = self._whim(self._random.choice(candidates))
             step.preempt(whim.request, whim.relief, whim.num_blocks)
-        super().fill(step)
 
     def victim(
         self, candidates: Sequence[Request], beneficiary: Request, load: ReplicaLoad
