@@ -8,7 +8,8 @@ hides no other.
 import numpy as np
 import numpy.typing as npt
 
-from core.policy.place_queue import Place, PlaceQueue
+from core.policy.adapter_queues import AdapterQueues
+from core.policy.place_queue import Place
 from core.request import Request
 from core.tenancy import NUM_CLASSES
 
@@ -37,7 +38,8 @@ class Flows:
         self.num_waiting = np.zeros(0, np.int64)
         self.num_running = np.zeros(0, np.int64)
         self.tenant_names: list[str] = []  # by tenant index; "" = it has not appeared
-        self._queues: list[PlaceQueue] = []
+        self.adapter_window = 0  # units by which an adapter may be ahead within a flow
+        self._queues: list[AdapterQueues] = []
 
     def __len__(self) -> int:
         """Return the number of flows."""
@@ -52,7 +54,7 @@ class Flows:
         names += [""] * missing
         names[index] = request.tenant
         count = missing * NUM_CLASSES
-        self._queues += [PlaceQueue(place) for _ in range(count)]
+        self._queues += [AdapterQueues(place) for _ in range(count)]
         self.due_ns = np.concatenate([self.due_ns, np.full(count, NOBODY_NS)])
         self.num_waiting = np.concatenate([self.num_waiting, np.zeros(count, np.int64)])
         self.num_running = np.concatenate([self.num_running, np.zeros(count, np.int64)])
@@ -63,19 +65,23 @@ class Flows:
         flow = request.flow
         self._queues[flow].add(request)
         self.num_waiting[flow] += 1
-        self.due_ns[flow] = min(int(self.due_ns[flow]), due_ns(request))
+        self._look_at(flow)
 
     def remove(self, request: Request) -> None:
         """Take a waiting `request` out."""
         flow = request.flow
         self._queues[flow].remove(request)
         self.num_waiting[flow] -= 1
-        head = self.head(flow)
-        self.due_ns[flow] = NOBODY_NS if head is None else due_ns(head)
+        self._look_at(flow)
+
+    def charge(self, request: Request, units: int) -> None:
+        """Charge `units` to the adapter of `request` within its flow."""
+        if units and self._queues[request.flow].charge(request.adapter, units):
+            self._look_at(request.flow)
 
     def head(self, flow: int) -> Request | None:
         """Return the first waiting request of a flow."""
-        return self._queues[flow].peek()
+        return self._queues[flow].peek(self.adapter_window)
 
     def first(self, flow: int, count: int) -> list[Request]:
         """Return the first `count` waiting requests of a flow, in order."""
@@ -104,3 +110,7 @@ class Flows:
             assert len(queue) == self.num_waiting[flow], flow
             head = self.head(flow)
             assert self.due_ns[flow] == (NOBODY_NS if head is None else due_ns(head)), flow
+
+    def _look_at(self, flow: int) -> None:
+        head = self.head(flow)
+        self.due_ns[flow] = NOBODY_NS if head is None else due_ns(head)

@@ -27,6 +27,7 @@ class _Book:
     def __init__(self) -> None:
         self.tokens = np.zeros(0, np.int64)  # its first so many were charged
         self.units = np.zeros(0, np.float64)  # for them, since it has the row
+        self.prompt_units = np.zeros(0, np.int64)  # of those, for its prompt
         self.repeating: set[int] = set()  # rows that may compute again what was charged
 
     def reach(self, row: int) -> None:
@@ -34,6 +35,7 @@ class _Book:
             added = np.zeros(row + GROWTH - len(self.tokens), np.int64)
             self.tokens = np.concatenate([self.tokens, added])
             self.units = np.concatenate([self.units, added.astype(np.float64)])
+            self.prompt_units = np.concatenate([self.prompt_units, added])
 
 
 class Ledger:
@@ -49,17 +51,21 @@ class Ledger:
         book = self._books.setdefault(request.replica, _Book())
         book.reach(request.row)
         book.tokens[request.row] = request.num_charged_tokens
-        book.units[request.row] = 0
+        book.units[request.row] = book.prompt_units[request.row] = 0
         if request.num_charged_tokens:
             book.repeating.add(request.row)
         self._places[request] = (book, request.row)
 
-    def stopped(self, request: Request) -> None:
-        """Close the account of `request`, which has lost its row."""
+    def stopped(self, request: Request) -> int:
+        """Close the account of `request`, which has lost its row; return what it was charged since
+        it had it, but for its prompt.
+        """
         book, row = self._places.pop(request)
         book.repeating.discard(row)
+        units = int(book.units[row])
         request.num_charged_tokens = int(book.tokens[row])
-        request.num_charged_units += int(book.units[row])
+        request.num_charged_units += units
+        return units - int(book.prompt_units[row])
 
     def row(self, request: Request) -> int:
         """Return the row of a running `request`, also while it is losing it."""
@@ -69,6 +75,12 @@ class Ledger:
         """Return how many of the first tokens of a running `request` were charged."""
         book, row = self._places[request]
         return int(book.tokens[row])
+
+    def note_prompt(self, request: Request, num_tokens: int, units: int) -> None:
+        """Note that `units` more are charged for the prompt, for the first `num_tokens` in all."""
+        book, row = self._places[request]
+        book.prompt_units[row] += units
+        self.note(request, num_tokens, units)
 
     def note(self, request: Request, num_tokens: int, units: int) -> None:
         """Note that `units` more, or less, are charged now, for the first `num_tokens` in all."""

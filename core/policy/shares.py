@@ -55,7 +55,7 @@ class Shares:
         """
         tokens = self._tuning.tenant_window_tokens
         self.tenant_window = int(tokens * self.book.prices.prefill_token)
-        self.class_window = self.tenant_window
+        self.class_window = self._flows.adapter_window = self.tenant_window
         if self.book.is_time:
             self.class_window = self._tuning.class_window_ms * NS_PER_MS
 
@@ -94,7 +94,8 @@ class Shares:
     def stopped(self, request: Request) -> None:
         """Close its account."""
         self.take_back(request)
-        self.ledger.stopped(request)
+        decode_units = self.ledger.stopped(request)
+        self._flows.charge(request, decode_units)
 
     def shortened(self, request: Request) -> None:
         """Take in that it leaves the step and will compute some of its tokens again."""
@@ -155,7 +156,8 @@ class Shares:
         self.system_charged += redone
         self._count(units + redone)
         self._step.grant(request, charged_tokens, units, redone)
-        self.ledger.note(request, max(charged_tokens, end), units)
+        self.ledger.note_prompt(request, max(charged_tokens, end), units)
+        self._flows.charge(request, units)
         self._pay(request.flow, units)
 
     def close(self, step: Step) -> None:
