@@ -17,7 +17,7 @@ run and of a trace; with the same seed it is the same whatever the policy.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from core.simulation.workload import (
     with_one_tenant,
     with_zipf_tenants,
 )
-from core.tenancy import TenantConfig, TrafficClass
+from core.tenancy import TrafficClass
 
 NUM_REQUESTS = 40_000
 NUM_TENANTS = 8
@@ -43,7 +43,7 @@ SLOW_GAP_S = 0.4
 SLOW_OUTPUT_S = 15 * SLOW_GAP_S  # of a slow tier's time, left for the output
 BATCH_QPS = 10.0  # far more than is carried beside anything
 SMALL_POOL_TOKENS = 30_000
-SPARED = "spared"
+LAST = TrafficClass.ADMINISTRATIVE  # of whom nothing else is sent
 NOTHING = dict.fromkeys(TrafficClass, Promise())
 INTERACTIVE, STANDARD, BATCH = (
     TrafficClass.INTERACTIVE,
@@ -66,7 +66,7 @@ class Point:
     load: str = "tiers"
     window: str = "on"  # off: deadlines alone decide
     charge: str = "time"
-    spared: int = 0  # index + 1 of a request that prediction does not refuse; negative: it may
+    spared: int = 0  # index + 1 of a request that is served behind all others, and not refused
     code: str = ""  # of what decides
 
 
@@ -79,7 +79,7 @@ class Load:
     kv_tokens: int = 0  # 0 = the machine's
     max_tokens: int = USUAL_MAX_TOKENS  # what clients ask for
     max_model_len: int = 16_384
-    tenants: tuple[TenantConfig, ...] = field(default=())
+    spared_deadline_ns: int = 0
 
 
 def tiers(point: Point, trace: Trace) -> Load:
@@ -217,20 +217,19 @@ def merged(one: Workload, other: Workload) -> Workload:
 
 
 def spare(load: Load, point: Point) -> Load:
-    """Return `load` up to the deadline of one request, which has a tenant of its own: one within a
-    budget, which prediction never refuses, or for comparison one without.
+    """Return `load` up to the deadline of one request, which is promised nothing any more: it is
+    served with what all others leave, and nobody refuses it.
     """
     if not point.spared:
         return load
-    workload, index = load.workload, abs(point.spared) - 1
-    owners = workload.tenant_index.copy()
-    owners[index] = len(workload.tenants)
-    changed = replace(workload, tenants=(*workload.tenants, SPARED), tenant_index=owners)
+    workload, index = load.workload, point.spared - 1
     last_ns = int(workload.ttft_deadline_ns()[index])
+    classes = workload.traffic_class.copy()
+    classes[index] = LAST
+    promises = dict(workload.promises) | {LAST: Promise()}
+    changed = replace(workload, traffic_class=classes).with_promises(promises)
     count = int(np.searchsorted(workload.arrival_ns, last_ns, side="right"))
-    rate = 2**30 if point.spared > 0 else 0
-    owner = TenantConfig(name=SPARED, tokens_per_minute=rate, budget_mode="postpaid")
-    return replace(load, workload=first(changed, count), tenants=(owner,))
+    return replace(load, workload=first(changed, count), spared_deadline_ns=last_ns)
 
 
 def _picked(workload: Workload, chosen: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> Workload:

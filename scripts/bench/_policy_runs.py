@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from core.clock import NS_PER_S
 from core.config import PolicyConfig, SchedulerConfig
 from core.errors import RejectionReason
 from core.policy.limits import Limits
@@ -30,9 +31,9 @@ from core.simulation.relaxation import most_promises_kept
 from core.simulation.run import END_OF_TEXT, Simulation, SimulationSettings
 from core.simulation.study import Case, Outcome, run_case, run_policy
 from core.simulation.traces import Trace, TraceError, read_trace
-from core.tenancy import ClassesConfig, TrafficClass
+from core.tenancy import ClassConfig, ClassesConfig, TrafficClass
 from scripts.bench._capacity import capacity
-from scripts.bench._policy_loads import LOADS, Load, Point
+from scripts.bench._policy_loads import LAST, LOADS, Load, Point
 
 WARM_UP = 0.1
 MISS_LIMIT = 0.01
@@ -135,7 +136,12 @@ def simulate(point: Point, trace: Trace) -> Figures:
         noise=NoiseSettings(point.sigma),
         seed=point.seed,
     )
-    kept = kept_figures(carried_out(point, load, settings), point.spared)
+    outcome = carried_out(point, load, settings)
+    kept = kept_figures(outcome)
+    if point.spared:
+        first_s = outcome.times.ttft_s[point.spared - 1]
+        arrival_ns = load.workload.arrival_ns[point.spared - 1]
+        kept["spared_in_time"] = bool(first_s <= (load.spared_deadline_ns - arrival_ns) / NS_PER_S)
     if point.load == "tiers" and point.policy == "headrace":
         kept["most_kept"] = most_promises_kept(load.workload, hardware, LARGEST_STEP)
     return kept
@@ -176,7 +182,7 @@ def engine_settings(point: Point, load: Load) -> EngineSettings:
         poison_crashes=2,
         eos_token_ids=(END_OF_TEXT,),
         tuning=tuning(point),
-        limits=Limits(classes_of(load), {each.name: each for each in load.tenants}),
+        limits=Limits(classes_of(load)),
     )
 
 
@@ -190,6 +196,9 @@ def tuning(point: Point) -> PolicyConfig:
 def classes_of(load: Load) -> ClassesConfig:
     """Return the default classes with the promises of a load."""
     classes = ClassesConfig()
+    if load.spared_deadline_ns:
+        last = ClassConfig(weight=classes.standard.weight, sheddable=False)
+        classes = replace(classes, **{LAST.label: last})
     for each in TrafficClass:
         if each in load.workload.promises:
             told = promising(classes.of(each), load.workload.promises[each])
@@ -197,14 +206,12 @@ def classes_of(load: Load) -> ClassesConfig:
     return classes
 
 
-def kept_figures(outcome: Outcome, spared: int = 0) -> Figures:
+def kept_figures(outcome: Outcome) -> Figures:
     """Return the figures that studies and their readers look at."""
     history, times = outcome.history, outcome.times
     chosen = metrics.after_warm_up(history, WARM_UP)
     found = promise_figures(history, times, chosen) | engine_figures(history)
     found |= {"cpu_s": outcome.cpu_s, "shed_sample": shed_sample(history, chosen)}
-    if spared:
-        found["spared_on_time"] = bool(times.on_time[abs(spared) - 1])
     return found
 
 

@@ -15,9 +15,9 @@ from core.tenancy import TrafficClass
 from scripts.bench._capacity import capacity
 from scripts.bench._policy import bars_of
 from scripts.bench._policy_loads import (
+    LAST,
     LOADS,
     NUM_REQUESTS,
-    SPARED,
     Point,
     flooded,
     shared,
@@ -140,19 +140,18 @@ def test_batch_requests_come_for_as_long_as_the_interactive_ones() -> None:
     assert (classes.batch.ttft_ms, classes.batch.pausable) == (0, True)
 
 
-def test_a_spared_request_has_a_budget_and_nobody_comes_after_its_deadline() -> None:
-    """So that only an impossible promise is refused, and no time is lost on the rest."""
-    point = Point("t", "x", 2.0, 0.0, 0.0, 1, 100, spared=7)
-    plain = tiers(Point("t", "x", 2.0, 0.0, 0.0, 1, 100), small_trace())
+def test_a_spared_request_is_promised_nothing_and_nobody_comes_after_its_deadline() -> None:
+    """So that it takes nobody's place, and no time is lost on the rest."""
+    point = Point("t", "headrace", 2.0, 0.0, 0.0, 1, 100, spared=7)
+    plain = tiers(replace(point, spared=0), small_trace())
     load = spare(plain, point)
     workload = load.workload
-    assert workload.tenants[workload.tenant_index[6]] == SPARED
-    assert np.bincount(workload.tenant_index)[-1] == 1
-    assert load.tenants[0].tokens_per_minute > 0
-    compared = spare(plain, replace(point, spared=-7))
-    assert compared.tenants[0].tokens_per_minute == 0
-    assert compared.workload.tenant_index.tolist() == workload.tenant_index.tolist()
-    assert workload.arrival_ns[-1] <= plain.workload.ttft_deadline_ns()[6]
+    assert workload.ttft_deadline_ns()[6] == 0
+    assert np.count_nonzero(workload.traffic_class == LAST) == 1
+    assert load.spared_deadline_ns == plain.workload.ttft_deadline_ns()[6]
+    assert workload.arrival_ns[-1] <= load.spared_deadline_ns
+    assert not classes_of(load).of(LAST).sheddable
+    assert simulate(point, small_trace())["spared_in_time"] is True
 
 
 def test_every_bar_names_its_study_and_ours_are_known() -> None:
