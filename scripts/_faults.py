@@ -42,6 +42,8 @@ BUDGET_TESTS = "tests/policy/test_budgets.py"
 LIMITS = (
     "tests/properties/test_hard_limits.py::test_no_event_exceeds_a_hard_limit_and_everything_ends"
 )
+SWAP = "tests/scheduler/test_swap.py::"
+PARTIAL = "tests/scheduler/test_partial_preemption.py::"
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -121,5 +123,53 @@ FAULTS: tuple[Fault, ...] = (
         "core/token_rate.py",
         "tat_ns = max(tat_ns, entry.due_ns) + entry.time_ns",
         "tat_ns = max(tat_ns, entry.due_ns)",
+    ),
+    Fault(
+        "host-block-reused-at-once", "P12",
+        "tests/kv_cache/test_host_pool.py::"
+        "test_what_was_returned_is_free_only_for_the_next_plan",
+        "core/kv_cache/host_pool.py",
+        "        self._returned += block_ids",
+        "        self._free += block_ids",
+    ),
+    Fault(
+        "copies-from-the-start", "P12",
+        SWAP + "test_a_swapped_request_computes_nothing_twice[True]",
+        "core/kv_cache/manager.py",
+        "return swapped.host_blocks[num_hits - swapped.first_block :]",
+        "return swapped.host_blocks",
+    ),
+    Fault(
+        "swapped-end-keeps-its-copies", "P12", SWAP + "test_an_abort_while_swapped_frees_the_host",
+        "core/scheduler/scheduler.py",
+        "            if request.status is RequestStatus.SWAPPED:\n                self.replicas",
+        "            if request.status is RequestStatus.WAITING:\n                self.replicas",
+    ),
+    Fault(
+        "lost-tail-counts-as-computed", "P12", PARTIAL + "test_it_keeps_its_row_and_its_head",
+        "core/scheduler/running_table.py",
+        "num_kept = min(int(self.num_computed[row]), num_blocks * block_size)",
+        "num_kept = int(self.num_computed[row])",
+    ),
+    Fault(
+        "tail-taken-in-flight", "P12",
+        PARTIAL + "test_with_a_plan_in_flight_it_gives_everything",
+        "core/scheduler/step_memory.py",
+        "request not in self._in and not self._replica.is_named(request)",
+        "request not in self._in",
+    ),
+    Fault(
+        "filled-after-its-end", "P12",
+        SWAP + "test_one_that_is_preempted_where_it_returned_is_not_filled",
+        "core/scheduler/step_memory.py",
+        "if self._in.pop(request, None):",
+        "if self._in.get(request):",
+    ),
+    Fault(
+        "standstill-not-ended", "P12",
+        PARTIAL + "test_a_step_that_only_took_memory_is_tried_again",
+        "core/scheduler/step_memory.py",
+        "return bool(starved) or self._has_freed",
+        "return bool(starved)",
     ),
 )  # fmt: skip

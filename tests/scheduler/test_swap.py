@@ -4,11 +4,12 @@ import pytest
 
 from core.engine_core import EngineCore
 from core.metering import Metering, PreemptionCause, PreemptionKind
-from core.policy.base import Preemption, Relief
+from core.policy.base import Grant, Preemption, Relief
 from core.request import RequestStatus
 from core.sampling_params import SamplingParams
 from core.scheduler import events as ev
 from core.scheduler.plan import CopyDirection
+from core.scheduler.step_builder import StepBuilder
 from core.simulation.engine import BUCKETS
 from tests.support.preempting_policies import ScriptedPolicy
 from tests.support.preemption_rig import FOREVER, Rig, assert_right
@@ -250,3 +251,20 @@ def test_a_start_beyond_the_copies_of_a_plan_waits() -> None:
     assert [r.status for r in requests[:3]].count(SWAPPED) == 2  # 2 · 8 blocks
     rig.resume()
     rig.end(*requests)
+
+
+def test_one_that_is_preempted_where_it_returned_is_not_filled() -> None:
+    """Its copies are dropped with its blocks, which another request may take in the same step."""
+    rig = Rig(prefix_cache=False)
+    request = rig.submit(1, list(range(10, 23)))
+    rig.run_until(3, request)
+    rig.swap(request)
+    other = rig.submit(2, [90] * 13)
+    step = StepBuilder(rig.engine.core._scheduler, rig.engine.core._replicas[0], 1)
+    assert step.grant(request, 99) == Grant(1)
+    step.preempt(request, Relief.SWAP)
+    assert request.status is RequestStatus.PREEMPTED
+    assert step.grant(other, 99) == Grant(13)
+    plan = step.finish()
+    assert plan is not None
+    assert len(plan.copies) == 0
