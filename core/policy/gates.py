@@ -123,6 +123,12 @@ class Gates:
         self._starts.know_pool(load.replica, load.num_blocks)
         return self._starts.blocked(request, load.replica)
 
+    def blocked_everywhere(self, request: Request) -> Blocked:
+        """Return what keeps a waiting `request` from starting on any replica that has planned."""
+        if self._has_postpaid and self._is_overdrawn[request.tenant_index]:
+            return Blocked.RATE
+        return self._starts.blocked_everywhere(request)
+
     def owed_rows(self, replica: int) -> dict[TrafficClass, int]:
         """Return how many rows each class may still claim of its reserve, if any."""
         return self._starts.owed_rows(replica)

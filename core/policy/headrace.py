@@ -220,7 +220,10 @@ class HeadracePolicy(Policy):
         return self._memory.headroom_blocks(request, load)
 
     def why(self, request: Request) -> Wait | None:
-        """Return what held a waiting `request` back in the last step."""
+        """Return which hard limit keeps a waiting `request` back, or what did in the last step."""
+        blocked = self._gates.blocked_everywhere(request)
+        if blocked is not Blocked.NOTHING:
+            return Wait(blocked, place=self._flows.rank(request))
         return self._leftovers.why(request)
 
     def standing(self, now_ns: int) -> Standing | None:

@@ -120,6 +120,11 @@ class StartLimits:
             return Blocked.CLASS_CAP
         return Blocked.NOTHING
 
+    def blocked_everywhere(self, request: Request) -> Blocked:
+        """Return what keeps `request` from starting on any known replica; NOTHING: one takes it."""
+        reasons = [self.blocked(request, replica) for replica in self._replicas]
+        return Blocked.NOTHING if Blocked.NOTHING in reasons or not reasons else reasons[0]
+
     def owed_rows(self, replica: int) -> dict[TrafficClass, int]:
         """Return how many rows each class may still claim of its reserve, if any."""
         running = self._on(replica).classes

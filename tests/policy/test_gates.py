@@ -259,7 +259,9 @@ def test_a_tenant_runs_only_on_its_replicas() -> None:
     gates = gates_with([tenant_a(replicas=(1,))])
     request = wait(gates, make_request(1))
     assert blocked(gates, request) is Blocked.INCOMPATIBLE
+    assert gates.blocked_everywhere(request) is Blocked.INCOMPATIBLE
     assert blocked(gates, request, replace(LOAD, replica=1)) is Blocked.NOTHING
+    assert gates.blocked_everywhere(request) is Blocked.NOTHING
 
 
 def test_a_preempted_request_is_not_debited_or_counted_twice() -> None:
