@@ -281,6 +281,28 @@ def test_control_calls_are_answered_between_two_steps() -> None:
     rig.check_idle()
 
 
+def test_what_has_ended_is_recorded_piece_by_piece() -> None:
+    """Each request one row, also what came too late; no machine before enough steps were run."""
+    rig = LoopRig()
+    send_all(rig)
+    rig.run()
+    rig.call("drain")
+    rig.send("late")
+    rig.run()
+    whole = rig.call("record-trace").result
+    rows = whole["rows"]
+    assert isinstance(rows, list)
+    assert (whole["first"], whole["next"], whole["total"]) == (0, len(rows), len(OPERATIONS) + 1)
+    columns = whole["columns"]
+    assert isinstance(columns, list)
+    outcomes = [row[columns.index("outcome")] for row in rows]
+    assert outcomes.count("draining") == 1
+    assert outcomes.count("length") == len(OPERATIONS)
+    piece = rig.call("record-trace", first=2, limit=1).result
+    assert (piece["rows"], piece["next"]) == ([rows[2]], 3)
+    assert whole["machine"] is None
+
+
 def test_a_request_is_shown_and_what_was_decided_about_it_too() -> None:
     """`show` tells why one waits, `events` that it was queued, from a number on or the last."""
     rig = LoopRig()
