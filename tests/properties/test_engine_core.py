@@ -27,6 +27,7 @@ from tests.support.engine_history import (
     Arrival,
     EngineHistory,
 )
+from tests.support.scheduling import SMALL_POOL_LIMITS
 
 NUM_SEEDS = 100
 EVENTS_IN_A_HISTORY = 80
@@ -41,7 +42,8 @@ RARE = (
 OVERRIDES = st.fixed_dictionaries(
     {
         "pipeline_depth": st.sampled_from([1, 2]),
-        "policy": st.sampled_from(["fcfs", "priority", "static"]),
+        "policy": st.sampled_from(["headrace", "fcfs", "priority", "static"]),
+        "limits": st.just(SMALL_POOL_LIMITS),
         "max_num_seqs": st.integers(1, 6),
         "max_num_batched_tokens": st.integers(6, 24),
         "max_num_partial_prefills": st.integers(1, 3),
@@ -174,7 +176,8 @@ def random_overrides(random: Random) -> dict[str, object]:
     """Return settings of an engine."""
     return {
         "pipeline_depth": random.choice([1, 2]),
-        "policy": random.choice(["fcfs", "fcfs", "priority", "static"]),
+        "policy": random.choice(["headrace", "headrace", "fcfs", "priority", "static"]),
+        "limits": SMALL_POOL_LIMITS,
         "max_num_seqs": random.randint(1, 6),
         "max_num_batched_tokens": random.randint(6, 24),
         "max_num_partial_prefills": random.randint(1, 3),

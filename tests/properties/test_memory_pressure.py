@@ -31,15 +31,12 @@ from tests.support.engine_history import (
     Arrival,
     EngineHistory,
 )
-from tests.support.scheduling import CheckedEngine, make_settings
+from tests.support.scheduling import SMALL_POOL_LIMITS, CheckedEngine, make_settings
 
 NUM_SEEDS = 20
 EVENTS_IN_A_HISTORY = 40
 EVENTS = ("submit", "submit", "steps", "steps", "steps", "plan", "answer", "abort", "wait", "stop")
 DEFAULTS = ClassesConfig()
-LIMITS = Limits(  # a small pool has no twentieth that a request could live in
-    classes=replace(DEFAULTS, administrative=replace(DEFAULTS.administrative, max_kv_fraction=1.0))
-)
 
 
 class ObservedHeadrace(HeadracePolicy):
@@ -87,7 +84,7 @@ class PressedHistory(EngineHistory):
         self, overrides: dict[str, object], num_blocks: int, num_replicas: int, num_host_blocks: int
     ) -> None:
         engine_settings = make_settings(
-            max_model_len=64, policy="headrace", limits=LIMITS, **overrides
+            max_model_len=64, policy="headrace", limits=SMALL_POOL_LIMITS, **overrides
         )
         self.policy = ObservedHeadrace(engine_settings)
         self.engine = CheckedEngine(
@@ -190,7 +187,8 @@ def test_demand_within_a_reserve_waits_for_one_step(
     starts in the next step, or in the one after it when plans in flight still name the blocks: P6.
     """
     classes = replace(
-        LIMITS.classes, interactive=replace(DEFAULTS.interactive, reserved_kv_fraction=0.4)
+        SMALL_POOL_LIMITS.classes,
+        interactive=replace(DEFAULTS.interactive, reserved_kv_fraction=0.4),
     )
     engine = CheckedEngine(
         make_settings(

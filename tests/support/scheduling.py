@@ -1,18 +1,26 @@
 """Engines for tests of the scheduler: small, every plan checked, with a reference to compare to."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from core.policy.base import Policy
+from core.policy.limits import Limits
 from core.request import Request, RequestStatus
 from core.sampling_params import SamplingParams
 from core.scheduler.plan import CopyDirection, PlanFlag, StepPlan
 from core.scheduler.settings import EngineSettings
 from core.simulation.engine import SimulatedEngine
 from core.simulation.modelled_executor import NextToken, StepModel, hashed_token
-from core.tenancy import TrafficClass
+from core.tenancy import ClassesConfig, TrafficClass
 
 NS_PER_S = 1_000_000_000
 EOS = 7
+
+_CLASSES = ClassesConfig()
+SMALL_POOL_LIMITS = Limits(  # a twentieth of a small pool is nothing that a request could live in
+    classes=replace(_CLASSES, administrative=replace(_CLASSES.administrative, max_kv_fraction=1.0))
+)
 
 
 def make_settings(**overrides: object) -> EngineSettings:
