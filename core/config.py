@@ -153,7 +153,7 @@ class PolicyConfig:
     kv_price: float = 0.2
     """Price of holding the whole KV pool for a step, as a share of that step."""
     itl_margin: float = 0.2
-    """Share by which a step's predicted time stays below the promised gap; more where steps scatter."""
+    """Share by which a predicted step stays below the promised gap; more where steps scatter."""
     tile_tokens: int = 16
     """A chunk that does not end its prompt is a multiple of this, tokens."""
     quantum_tokens: int = 512
