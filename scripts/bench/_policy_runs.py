@@ -37,6 +37,7 @@ from scripts.bench._policy_loads import LAST, LOADS, Load, Point
 
 WARM_UP = 0.1
 MISS_LIMIT = 0.01
+ROUNDING = 1e-9  # of a share that is exactly the limit
 BLOCK_SIZE = 64
 FAR_NS = 10**6 * 10**9
 SAMPLED_SHEDS = 60
@@ -119,7 +120,7 @@ class Runs:
 
         def carries(qps: float) -> bool:
             at = replace(point, qps=round(qps, 4))
-            return float(self.outcome(at)[f"{what}_miss_share"]) <= MISS_LIMIT
+            return float(self.outcome(at)[f"{what}_miss_share"]) <= MISS_LIMIT + ROUNDING
 
         return capacity(carries, point.qps, tolerance)[0]
 

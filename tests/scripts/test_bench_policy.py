@@ -1,7 +1,7 @@
 """The arithmetic of `scripts/bench/policy`: the search, the loads, and what becomes of a run."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
 
@@ -174,3 +174,16 @@ def test_the_quartiles_that_fare_worst_and_best_are_compared() -> None:
     """By what they did not keep; nobody is compared with a quartile that kept everything."""
     assert quartile_ratio([0.9, 0.8, 0.95, 0.9]) == pytest.approx(4.0)
     assert np.isnan(quartile_ratio([1.0, 0.5, 0.5, 0.5]))
+
+
+def test_a_miss_in_a_hundred_is_carried(tmp_path: Path) -> None:
+    """Whatever 1 − 0.99 comes out as."""
+    path = tmp_path / "r.jsonl"
+    path.write_text("")
+    for qps, share in ((1.0, 1 - 0.99), (1.05, 0.011)):
+        point = asdict(Point("t", "edf-256", qps, 0.0, 0.0, 1, 5))
+        with path.open("a") as file:
+            entry = {"point": point, "outcome": {"strict_miss_share": share}}
+            file.write(json.dumps(entry) + "\n")
+    runs = Runs(unread, path)
+    assert runs.capacity(Point("t", "edf-256", 1.0, 0.0, 0.0, 1, 5), "strict", 0.06) == 1.0
