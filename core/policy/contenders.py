@@ -12,7 +12,8 @@ At 1 and 2 tenants are within their windows too, as long as any is that can use 
 head that is blocked stops its own flow. One that lacks memory has a claim on what becomes free:
 nothing else starts in this step but what can be preempted for it, or has memory reserved. Without
 a free row nothing starts, and after a few heads that are too long for what is left of the step
-nobody else is tried.
+nobody else is tried. If it is known before that nothing can start, and no prompt is under way,
+heads are tried by their deadlines, only to learn what blocks them.
 
 What waits counts for V, blocked or not, unless a limit of its own keeps it from starting.
 """
@@ -118,8 +119,14 @@ class Contenders:
         for request in sorted(step.prefills(), key=due_ns, reverse=True):
             self._under_way.setdefault(request.flow, []).append(request)
         self._due = self._heads()
-        self._serviceable = self._due < NOBODY_NS
-        self._open_windows()
+        self._has_choice = step.may_start_requests or bool(self._under_way)
+        if self._has_choice:
+            self._serviceable = self._due < NOBODY_NS
+            self._open_windows()
+        else:
+            for traffic_class in self._capped():
+                self._due[traffic_class::NUM_CLASSES] = NOBODY_NS
+            self._keys = self._due.reshape(-1, NUM_CLASSES)
 
     def first_blocked(self) -> Blocked:
         """Return what blocked the first in turn that was blocked; NOTHING if nobody was."""
@@ -196,6 +203,9 @@ class Contenders:
 
     def _next_flow(self) -> int:
         """Return the flow whose turn it is, or -1."""
+        if not self._has_choice:
+            flow = int(self._due.argmin())
+            return flow if self._due[flow] < NOBODY_NS else -1
         flow = self._privileged()
         return flow if flow >= 0 else self._within_windows()
 
