@@ -5,7 +5,7 @@ decides, or who reads. A reader that names the number it wants next sees by the 
 how many it has missed.
 
     kind      reason                         measured                      threshold
-    QUEUE     the constraint (`Blocked`)     blocks that a start takes     blocks available
+    QUEUE     the constraint (`Blocked`)     blocks for it and headroom    blocks available
     REJECT    `RejectionReason`, at arrival  as in the rejection           as in the rejection
     SHED      the same, while it waited      as in the rejection           as in the rejection
     EXPIRE    the same                       as in the rejection           as in the rejection

@@ -224,6 +224,9 @@ class StepBuilder:
         measured = threshold = 0.0
         if blocked is Blocked.MEMORY:
             measured, threshold = self._blocks_to_start(request), self._pool.num_available
+            request.noted_waits |= 1 << blocked
+            if self._scheduler.routing.quote(request, self._replica).num_needed <= threshold:
+                blocked = Blocked.HEADROOM
         elif self._route is not None and not self._route.is_here:
             measured, threshold = self._route.here, self._route.elsewhere
         self._scheduler.records.waits(

@@ -67,7 +67,9 @@ class Samples:
         pools = [replica.pool for replica in statistics.replicas]
         held = sum(pool.num_held + pool.num_fenced for pool in pools)
         self.time_ns.append(now_ns)
-        self.num_waiting.append(statistics.num_waiting + statistics.num_preempted)
+        self.num_waiting.append(
+            statistics.num_waiting + statistics.num_preempted + statistics.num_swapped
+        )
         self.num_running.append(statistics.num_running)
         self.kv_use.append(held / max(1, sum(pool.num_blocks for pool in pools)))
 

@@ -39,6 +39,19 @@ def test_a_request_that_does_not_fit_is_queued_with_its_blocks() -> None:
     rig.end()
 
 
+def test_headroom_is_told_from_memory() -> None:
+    """A request that would fit waits for what others may still need, and the log says so."""
+    rig = Rig(10, prefix_cache=False, kv_headroom_fraction=0.4)
+    first = rig.submit(1, [11] * 12, 8)
+    rig.run_until(1, first)
+    rig.submit(2, [12] * 12, 8)
+    rig.engine.step()
+    [queued] = decisions(rig, DecisionKind.QUEUE)
+    assert queued.reason == "headroom"
+    assert (queued.measured, queued.threshold) == (7.0, 6.0)
+    rig.end()
+
+
 def test_preemptions_and_returns_are_told_apart() -> None:
     """How memory was given back, for what, and what the request had kept when it came back."""
     rig = Rig(prefix_cache=False)
