@@ -149,6 +149,9 @@ class Memory:
         num_new, left = self._own_need(request)
         if self._is_within_reserve(request, num_new, left, holdings, load):
             return Demand(reserve=self._kept_for_others(request, holdings, load, strict_only=True))
+        claimant = self._claims.get(load.replica, request)
+        if claimant is not request and not self._caution.has_credit:
+            return Demand(headroom=load.num_blocks)  # it could not be dropped again
         peak = holdings.peak.peak_with(left, request.num_tokens + self._block_size // 2)
         growth = ceil(peak / self._block_size) - _held_blocks(load) - num_new
         growth = ceil(max(0, growth) * self._caution.factor)
@@ -288,19 +291,21 @@ class Memory:
         self, request: Request, running: Sequence[Request], load: ReplicaLoad
     ) -> list[Request]:
         """Return whose memory `request` may call back: for its reserve that of all lower classes,
-        else that of droppable work which backfills, or whose class had more than its share.
+        else, as far as work may be thrown away, that of droppable requests which backfill or whose
+        class is ahead of its share by more than its window.
         """
         rank = RANKS[request.traffic_class]
         lower = [each for each in running if RANKS[each.traffic_class] < rank]
         num_new, left = self._own_need(request)
         if self._is_within_reserve(request, num_new, left, self._holdings_of(load), load):
             return lower
-        leads = self._leads.class_leads()
+        if not self._caution.has_credit:
+            return []
         return [
             each
             for each in lower
             if self._victims.is_droppable(each)
-            and (each in self._backfillers or leads[each.traffic_class] > 0)
+            and (each in self._backfillers or not self._leads.is_class_within(each.traffic_class))
         ]
 
     def _drop(self, step: Step, load: ReplicaLoad, num_blocks: int) -> None:

@@ -38,8 +38,8 @@ class Leads(Protocol):
         """Return how much more than the least served of its class a flow was served."""
         ...
 
-    def class_leads(self) -> npt.NDArray[np.int64]:
-        """Return how much more than the least served class each was served, int64[classes]."""
+    def is_class_within(self, traffic_class: int) -> bool:
+        """Tell whether a class is ahead of the least served one by no more than its window."""
         ...
 
 

@@ -197,7 +197,7 @@ def test_a_standard_head_calls_back_only_what_is_over_its_share() -> None:
     rig.run(95, grows=5, traffic_class=BATCH)
     head = rig.request(30, grows=1)
     assert not rig.make_room(head)
-    rig.leads.of_class[BATCH] = 1
+    rig.leads.ahead.add(BATCH)
     assert rig.make_room(head)
     assert rig.fits(head)
 

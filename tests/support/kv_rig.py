@@ -7,7 +7,6 @@ import numpy as np
 
 from core.policy.base import Relief, ReplicaLoad, RunningRows
 from core.request import Request
-from core.tenancy import NUM_CLASSES
 
 BLOCK_SIZE = 4
 
@@ -17,13 +16,13 @@ class FakeLeads:
     """Who was served more than its share, as it is set."""
 
     of_flow: dict[int, int] = field(default_factory=dict)
-    of_class: list[int] = field(default_factory=lambda: [0] * NUM_CLASSES)
+    ahead: set[int] = field(default_factory=set)  # classes outside their windows
 
     def over_share(self, flow: int) -> int:
         return self.of_flow.get(flow, 0)
 
-    def class_leads(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return np.array(self.of_class, np.int64)
+    def is_class_within(self, traffic_class: int) -> bool:
+        return traffic_class not in self.ahead
 
 
 @dataclass(frozen=True)
