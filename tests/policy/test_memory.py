@@ -290,3 +290,31 @@ def test_caution_rests_where_little_is_thrown_away() -> None:
         caution.preempted(20)
         caution.computed(2000, 0)
     assert caution.factor == pytest.approx(1.0)
+
+
+def test_what_is_called_back_by_choice_is_paid_for_by_what_was_computed() -> None:
+    """Half of what may be thrown away can be called back without need; debt is worked off."""
+    caution = Caution(0.05)
+    assert caution.has_credit
+    caution.preempted(50)
+    assert not caution.has_credit
+    caution.computed(1999, 10**6)
+    assert not caution.has_credit
+    caution.computed(1, 10**6)
+    assert caution.has_credit
+
+
+def test_without_credit_nothing_starts_behind_a_claim() -> None:
+    """Droppable work that could not be dropped again does not backfill, and gives nothing back."""
+    rig = Rig()
+    rig.run(50, grows=1)
+    rig.run(30, grows=1, traffic_class=BATCH)
+    rig.leads.ahead.add(BATCH)
+    rig.open()
+    head, backfill = rig.request(40, grows=1), rig.request(5, grows=1, traffic_class=BATCH)
+    assert rig.make_room(head)
+    assert rig.fits(backfill)
+    rig.memory.close(rig.replica, 0)  # type: ignore[arg-type]
+    rig.run(40, grows=1, traffic_class=BATCH)
+    assert not rig.make_room(head)
+    assert not rig.fits(backfill)
