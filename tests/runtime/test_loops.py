@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from core.errors import RejectionReason
+from core.kv_cache.host_pool import HostPoolStatistics
 from core.messages.http import Failed, Queued, Started
 from core.messages.scheduler import Submit
 from core.messages.tokenizer import Cancel
@@ -60,6 +61,23 @@ def test_an_operation_passes_through_all_loops() -> None:
 def test_outputs_do_not_depend_on_the_pipeline_depth() -> None:
     """Planning one step ahead changes no token."""
     assert run_undisturbed(pipeline_depth=2) == UNDISTURBED
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_swaps_travel_with_the_plans(depth: int) -> None:
+    """Needless preemptions of all kinds change no token, and leave nothing on the host."""
+    num_swapped = 0
+    for whims in range(6):
+        rig = LoopRig(pipeline_depth=depth, whims=whims)
+        send_all(rig)
+        rig.run()
+        assert told(rig) == UNDISTURBED, whims
+        rig.check_idle()
+        assert rig.scheduler is not None
+        core = rig.scheduler.loop.core
+        num_swapped += core.metering.swapped_out_tokens
+        assert core.statistics().replicas[0].host == HostPoolStatistics(64, 0)
+    assert num_swapped > 0
 
 
 @pytest.mark.parametrize("cancel_point", CANCEL_POINTS)
@@ -300,7 +318,7 @@ def test_what_has_ended_is_recorded_piece_by_piece() -> None:
     assert outcomes.count("length") == len(OPERATIONS)
     piece = rig.call("record-trace", first=2, limit=1).result
     assert (piece["rows"], piece["next"]) == ([rows[2]], 3)
-    assert whole["machine"] is None
+    assert rig.call("record-trace", first=len(rows)).result["machine"] is None
 
 
 def test_a_request_is_shown_and_what_was_decided_about_it_too() -> None:

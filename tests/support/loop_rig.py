@@ -52,6 +52,7 @@ from ipc.loopback import (
 from ipc.messages import ControlCall, ControlReply
 from ipc.pages import EXECUTOR_PAGE, SCHEDULER_PAGE, TOKENIZER_PAGE
 from ipc.spans import SpanArena
+from tests.support.preempting_policies import WhimsicalPolicy
 from tests.support.tiny_model import CHAT_TEMPLATE
 from tests.support.tiny_vocabulary import VOCAB_SIZE, tiny_vocabulary
 from tests.support.tokenizer_rig import (
@@ -110,7 +111,10 @@ class LoopRig:
         num_blocks: int = 64,
         output_slots: int = 32,
         poison_crashes: int = 100,
+        whims: int | None = None,
     ) -> None:
+        """`whims` is the seed of needless preemptions."""
+        self.whims = whims
         self.clock = VirtualClock()
         self.network = LoopbackNetwork()
         self.peers = FakePeers()
@@ -210,7 +214,8 @@ class LoopRig:
                 BoardReader(segment, EXECUTOR_PAGE) for segment in self.executor_pages
             ],
         )  # fmt: skip
-        core = EngineCore(self.settings, self.rows, new_metering())
+        policy = None if self.whims is None else WhimsicalPolicy(self.settings, self.whims)
+        core = EngineCore(self.settings, self.rows, new_metering(), policy)
         loop = SchedulerLoop(core, [self.ids], epoch, len(self.rows), Outbox(1, 1024, 1 << 16))
         self.scheduler = SchedulerSide(loop, channels)
 
@@ -221,6 +226,7 @@ class LoopRig:
         settings = ExecutorSettings(
             model_directory=Path(), cache_directory=Path(), block_size=16,
             num_kv_blocks=self.num_blocks, simulated_step_us=STEP_US, simulated_token_us=0.0,
+            swap_memory_bytes=2**24,
         )  # fmt: skip
         executor = SimulatedExecutor(
             settings, self.rows[replica], [self.ids], self.clock, self._sleep, vocab_size=VOCAB_SIZE
