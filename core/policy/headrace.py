@@ -4,7 +4,8 @@ really ran.
 Owns: the order of the questions. Each answer is in a file of its own: `flows` (who waits),
 `fair_queue` (who was served for its weight), `prices` (what it cost), `contenders` (whose turn),
 `pace` (how many tokens the promised gaps allow), `memory` (whose KV fits), `gates` (the hard limits
-of tenants and classes). Never knows: blocks, rows, plans, clocks.
+of tenants and classes), `shedding` (who would wait in vain), `leftovers` (what a step left unused,
+and why). Never knows: blocks, rows, plans, clocks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -134,20 +135,25 @@ class HeadracePolicy(Policy):
         self._shedding.at_step(step)
         self._memory.open(step)
         budget = self._pace.open(step, step.decodes())
-        decodes = step.decodes()
         self._shares.follow_prices(self._models.typical(), step.now_ns)
-        self._shares.charge_decodes(step.replica, decodes)
+        self._shares.charge_decodes(step.replica, step.decodes())
+        contenders = self._contenders(step)
+        num_before = step.tokens_left
+        ended = self._hand_out(step, budget, contenders)
+        num_granted = num_before - step.tokens_left
+        self._leftovers.note(step, contenders, ended)
+        self._shedding.filled(step, num_granted)
+        self._memory.close(step, len(step.decodes().rows) + num_granted)
+        self._shares.close(step)
+
+    def _contenders(self, step: Step) -> Contenders:
+        """Collect who could be served, within the limits of classes and tenants."""
+        decodes = step.decodes()
         tokens = self._guardrails.open(decodes, self._leftovers.capacity(step.replica))
         reasons = self._gates.open(decodes, step.load(), step.now_ns)
         owed = self._gates.owed_rows(step.replica)
         reasons = self._lent_rows.keep(step, self._shares.limits, reasons, owed)
-        contenders = Contenders(step, self._flows, self._shares, self._guardrails, tokens, reasons)
-        num_before = step.tokens_left
-        ended = self._hand_out(step, budget, contenders)
-        self._leftovers.note(step, contenders, ended)
-        self._shedding.filled(step, num_before - step.tokens_left)
-        self._memory.close(step, len(decodes.tenant_index) + num_before - step.tokens_left)
-        self._shares.close(step)
+        return Contenders(step, self._flows, self._shares, self._guardrails, tokens, reasons)
 
     def _hand_out(self, step: Step, budget: StepBudget, contenders: Contenders) -> Blocked:
         """Grant in turn; return what the step was short of when somebody could have gone on."""
