@@ -16,6 +16,7 @@ from core.terminal import CommandError
 
 NS_PER_S, NS_PER_MS = 1e9, 1e6
 MACHINE_FILE = "this-machine.json"  # in the cache directory, where `headrace simulate` looks
+BEYOND = 2**53  # any row; a piece without rows tells of the machine
 TIMES = ("queue", "ttft", "e2e")
 HEADER = (
     "arrival_s", "prompt_tokens", "output_tokens", "max_tokens", "prefix_hit_tokens", "tenant",
@@ -45,7 +46,7 @@ def record_trace(ask: Ask, args: Mapping[str, object], path: Path, machine_path:
     rows = [row for piece in pieces for row in _records(piece)]
     _write(path, as_csv(rows))
     num_asked = _number(pieces[-1]["next"]) - _number(args.get("first", 0))
-    machine = pieces[-1].get("machine")
+    machine = ask({"first": BEYOND})["machine"]
     if machine:
         machine_path.parent.mkdir(parents=True, exist_ok=True)
         _write(machine_path, json.dumps(machine))

@@ -39,9 +39,7 @@ COMMAND = Command(
         ResultField("first", "integer", "number of the first row; larger if rows are gone"),
         ResultField("next", "integer", "number of the row after the last one here"),
         ResultField("total", "integer", "requests that have ended since the scheduler's start"),
-        ResultField(
-            "machine", "record", "prices of a step, their scatter, sizes; for `this-machine`"
-        ),
+        ResultField("machine", "record", "if there are no rows: what steps cost, and sizes"),
     ),
     joins_trace=True,
 )

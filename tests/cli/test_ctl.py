@@ -12,6 +12,7 @@ import pytest
 import zmq
 
 from core.scheduler.trace_log import COLUMNS
+from frontends.cli.recorded_trace import BEYOND
 from ipc.control.declaration import Command, ReplyCode
 from ipc.control.registry import COMMANDS
 from ipc.messages import ControlCall, ControlReply
@@ -151,8 +152,8 @@ def test_a_trace_goes_into_a_file(engine: FakeEngine, tmp_path: Path) -> None:
 
     def piece(call: ControlCall) -> ControlReply:
         first = int(str(call.args.get("first", 0)))
-        row = [first, 1, 1, 1, 0, "a", "batch", "stopped", 0, 0, 0]
-        result = {"rows": [row], "columns": list(COLUMNS), "first": first, "next": first + 1}
+        rows = [[first, 1, 1, 1, 0, "a", "batch", "stopped", 0, 0, 0]] if first < 2 else []
+        result = {"rows": rows, "columns": list(COLUMNS), "first": first, "next": first + 1}
         return ControlReply(call.call_id, result | {"total": 2, "machine": None})
 
     path = tmp_path / "t.csv"
@@ -161,7 +162,7 @@ def test_a_trace_goes_into_a_file(engine: FakeEngine, tmp_path: Path) -> None:
     assert json.loads(run.out) == {
         "file": str(path), "num_requests": 2, "num_missed": 0, "machine": "",
     }  # fmt: skip
-    assert [call.args for call in worker.calls] == [{}, {"first": 1}]
+    assert [call.args for call in worker.calls] == [{}, {"first": 1}, {"first": BEYOND}]
     assert len(path.read_text().splitlines()) == 3
 
 

@@ -33,7 +33,7 @@ class Engine:
         rows = [list(row) for row in ROWS[first : first + 2]]
         return {
             "rows": rows, "columns": list(COLUMNS), "first": first, "next": first + len(rows),
-            "total": len(ROWS) + self.num_calls - 1, "machine": self.machine,
+            "total": len(ROWS) + self.num_calls - 1, "machine": None if rows else self.machine,
         }  # fmt: skip
 
 

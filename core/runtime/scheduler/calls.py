@@ -122,7 +122,9 @@ def _drain(
 
 
 def _record_trace(args: Mapping[str, object], core: EngineCore) -> dict[str, object]:
-    """Return a piece of what has ended; rows that are gone are passed over."""
+    """Return a piece of what has ended; rows that are gone are passed over. To tell the machine
+    takes a while, so only a piece without rows does.
+    """
     log = core.trace_log
     first = max(int(str(args.get("first", 0))), log.first_row)
     rows = log.rows(first, int(str(args.get("limit", DEFAULT_ROWS))))
@@ -132,7 +134,7 @@ def _record_trace(args: Mapping[str, object], core: EngineCore) -> dict[str, obj
         "first": first,
         "next": first + len(rows),
         "total": log.num_rows,
-        "machine": _machine(core),
+        "machine": None if rows else _machine(core),
     }
 
 
