@@ -1,11 +1,12 @@
 """What becomes of the queue if nobody else comes: the order of service played ahead of time.
 
-Owns: the play. Never knows: steps, memory, what is done with the result. Prompts are served one
-after the other at one rate, in the order that shares and start times give: of the classes within
-their window, of their tenants within theirs, the head that must start first. One that would not be
-done in time even at a somewhat higher rate is left out and takes no time, because that is what
-will happen to it. More arrivals, or a lower rate, only make things worse for those that are late
-here, so a verdict hardly ever turns out false.
+Owns: the play. Never knows: steps, memory, what is done with the result. Prompts, those under way
+among them, are served one after the other at one rate, in the order that shares and start times
+give: first a class that has had less than its reserve; then of the classes within their window, of
+their tenants within theirs, the head that must start first. One that would not be done in time even
+at a somewhat higher rate is left out and takes no time, because that is what will happen to it.
+More arrivals, or a lower rate, only make things worse: there is no room for those that are late
+here, unless others give theirs up.
 
 It is played in pieces of a few prompts, so that nothing waits for it.
 """
@@ -66,10 +67,10 @@ class ReplaySettings:
 
     now_ns: int
     tokens_per_s: float
-    tokens_ahead: int  # of prompts under way
     class_weights: tuple[float, ...]
     class_leads: tuple[float, ...]  # service ahead of the least served class, tokens
     class_window_tokens: float
+    class_reserves: tuple[float, ...]  # shares of the rate that classes get first
     tenant_window_tokens: float
 
 
@@ -137,8 +138,9 @@ class FluidReplay:
         """Begin; each of `flows` has somebody waiting."""
         self.verdicts = Verdicts()
         self._settings = settings
-        self._elapsed_ns = self._time_ns(settings.tokens_ahead)
+        self._elapsed_ns = 0
         self._leads = list(settings.class_leads)
+        self._served = [0] * NUM_CLASSES
         by_class: list[list[FlowQueue]] = [[] for _ in range(NUM_CLASSES)]
         for flow in flows:
             by_class[flow.flow % NUM_CLASSES].append(flow)
@@ -159,8 +161,16 @@ class FluidReplay:
         waiting = [(c, start) for c, start in enumerate(starts) if start is not None]
         if not waiting:
             return None
+        reserved = [(start, c) for c, start in waiting if self._is_below_reserve(c)]
+        if reserved:
+            return min(reserved)[1]
         limit = min(self._leads[c] for c, _ in waiting) + self._settings.class_window_tokens
         return min((start, c) for c, start in waiting if self._leads[c] <= limit)[1]
+
+    def _is_below_reserve(self, traffic_class: int) -> bool:
+        reserve = self._settings.class_reserves[traffic_class]
+        due = reserve * self._settings.tokens_per_s * self._elapsed_ns / NS_PER_S
+        return reserve > 0 and self._served[traffic_class] <= due
 
     def _play(self, traffic_class: int) -> None:
         """Serve the head of the flow that is next, or leave it out."""
@@ -176,6 +186,7 @@ class FluidReplay:
             self.verdicts.late.append(Late(queued.request, predicted_ns))
         else:
             self._elapsed_ns = elapsed_ns
+            self._served[traffic_class] += queued.num_tokens
             flow.lead_tokens += queued.num_tokens / flow.weight
             weight = self._settings.class_weights[traffic_class]
             self._leads[traffic_class] += queued.num_tokens / weight

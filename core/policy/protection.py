@@ -80,13 +80,20 @@ class Protection:
     def _left_by_shorter(self, traffic_class: int) -> tuple[float, int]:
         """Return what classes with shorter promises leave, and how long they may be ahead."""
         promised = self._promise_ns[traffic_class]
-        weights = [self._shares.limits.of(each).weight for each in TrafficClass]
-        shorter = [w for w, p in zip(weights, self._promise_ns, strict=True) if p < promised]
+        promises = zip(TrafficClass, self._promise_ns, strict=True)
+        shorter = [self._class_share(each) for each, other in promises if other < promised]
         if not shorter:
             return 1.0, 0
         tokens = self._shares.class_window / max(1.0, self._shares.book.prices.prefill_token)
         ahead_s = tokens / max(1.0, self._rate.total())
-        return 1 - sum(shorter) / sum(weights), int(ahead_s * NS_PER_S)
+        return max(0.0, 1 - sum(shorter)), int(ahead_s * NS_PER_S)
+
+    def _class_share(self, traffic_class: TrafficClass) -> float:
+        """Return what a class can have of the rate at the least."""
+        limits = self._shares.limits
+        weights = [limits.of(each).weight for each in TrafficClass]
+        own = limits.of(traffic_class)
+        return max(own.weight / sum(weights), own.reserved_step_fraction)
 
     def _due_of_others(self, request: Request, deadline_ns: int) -> int:
         own = self._demands[request.traffic_class]
@@ -98,10 +105,10 @@ class Protection:
         """
         shares, price = self._shares, self._shares.book.prices.prefill_token
         classes = [shares.limits.of(each).weight for each in TrafficClass]
-        own = classes[request.traffic_class]
+        own, share = classes[request.traffic_class], self._class_share(request.traffic_class)
         lead = int(shares.class_leads()[request.traffic_class])
         units = class_tokens * price * max(classes) / own
-        if lead + units > shares.class_window and class_tokens > possible * own / sum(classes):
+        if lead + units > shares.class_window and class_tokens > possible * share:
             return False
         tenants = [shares.limits.tenant(name).weight for name in self._flows.tenant_names]
         own = shares.limits.tenant(request.tenant).weight

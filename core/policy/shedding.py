@@ -18,6 +18,7 @@ those of a tenant within a token-rate budget of its own, which is what it was pr
 """
 
 from math import exp
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from core.policy.base import Step, WaitingRoom
 from core.policy.calibration import CostModels
 from core.policy.cost_model import CostModel, StepWork
 from core.policy.deadlines import LatestStarts
-from core.policy.flows import Flows, due_ns
+from core.policy.flows import NOBODY_NS, Flows, due_ns
 from core.policy.fluid_replay import FlowQueue, FluidReplay, Late, Queued, ReplaySettings
 from core.policy.length_floor import LengthFloor
 from core.policy.limits import Limits
@@ -47,10 +48,19 @@ PIECE_REQUESTS = 64  # that are played in a piece
 REPLAY_REQUESTS = 1024  # that a replay looks at, about
 QUEUE_DEPTH = 64  # and of a flow at the most
 FASTEST = 0.9  # of the time of a prompt alone: steps scatter
+CLASS_MEMORY_NS = 5 * NS_PER_S
 MINUTE_NS = 60 * NS_PER_S
 MIN_RETRY_MS = 100
 MAX_RETRY_MS = 60_000
 QUEUE_SHARE_TO_DRAIN = 10  # come back when a tenth of the queue has left
+
+
+class UnderWay(NamedTuple):
+    """A prompt that is partly computed."""
+
+    due_ns: int  # its place in the order
+    num_tokens: int  # left
+    request: Request
 
 
 class Shedding:
@@ -70,8 +80,10 @@ class Shedding:
         self._limits = settings.limits
         self._latest = LatestStarts()
         self._used_tokens: dict[int, tuple[float, int]] = {}  # by tenant: in a minute, until when
-        self._ahead: dict[int, int] = {}  # tokens of prompts under way, by replica
+        self._under_way: dict[int, list[UnderWay]] = {}  # by replica
         self._now_ns = 0
+        self._class_tokens = np.zeros(NUM_CLASSES)  # started lately
+        self._counted_ns = 0  # when they were counted
         self._waiting_tokens = 0
         self._is_shedding = [False] * NUM_CLASSES
         self._replay_ns = 0  # when the next may begin
@@ -97,7 +109,8 @@ class Shedding:
         self._waiting_tokens += request.num_tokens
         if _has_promise(request):
             now_ns = max(self._now_ns, request.arrival_ns)
-            self.protection.add(request, now_ns, sum(self._ahead.values()))
+            ahead = sum(self._tokens_ahead(each, due_ns(request)) for each in self._under_way)
+            self.protection.add(request, now_ns, ahead)
             if self._is_sheddable(request):
                 alone_ns = self._alone_ns(request.num_tokens)
                 self._latest.put(request, request.ttft_deadline_ns - alone_ns)
@@ -113,13 +126,16 @@ class Shedding:
         """Count what its tenant uses of its budget."""
         if request.first_start_ns == 0 and request.num_output_tokens == 0:
             self.floor.served(request.num_tokens)
+            self._class_tokens *= exp(-(self._now_ns - self._counted_ns) / CLASS_MEMORY_NS)
+            self._class_tokens[request.traffic_class] += request.num_tokens
+            self._counted_ns = self._now_ns
             used = self._used(request.tenant_index) + request.num_tokens
             self._used_tokens[request.tenant_index] = (used, self._now_ns)
 
     def lose(self, replica: int) -> None:
         """Forget the rate of a replica that was lost."""
         self.rate.lose(replica)
-        self._ahead.pop(replica, None)
+        self._under_way.pop(replica, None)
 
     def at_step(self, step: Step) -> None:
         """Refuse what is late for certain, before the step is filled."""
@@ -129,10 +145,13 @@ class Shedding:
             return
         self.rate.guess(step.replica, self._modelled_rate(model))
         self.rate.begin(step.replica, now_ns)
-        self._ahead[step.replica] = sum(step.remaining(each) for each in step.prefills())
+        prompts = step.prefills()
+        under_way = [UnderWay(due_ns(each), step.remaining(each), each) for each in prompts]
+        self._under_way[step.replica] = under_way
         for request in self._latest.pop_before(now_ns):
             self._refuse_if_infeasible(step, request)
-        late = (self._flows.due_ns < now_ns + self._soonest_ns()) & (self._flows.num_waiting > 0)
+        waiting = self._flows.num_waiting > 0
+        late = waiting & (self._flows.due_ns < self._earliest_end_ns(now_ns))
         for flow in np.flatnonzero(late).tolist():
             self._refuse_late_heads(step, flow)
 
@@ -162,7 +181,7 @@ class Shedding:
 
     def _alone_ns(self, num_tokens: int) -> int:
         """Return the least time for a prompt on the fastest replica; 0 = nobody can tell."""
-        models = [self._models.of(replica) for replica in self._ahead]
+        models = [self._models.of(replica) for replica in self._under_way]
         times = [self._alone_on(each, num_tokens) for each in models if each is not None]
         return int(FASTEST * min(times, default=0))
 
@@ -184,11 +203,25 @@ class Shedding:
         step_ns = model.duration_ns(StepWork().with_prefill(size, 0))
         return size * NS_PER_S / max(1, step_ns)
 
-    def _soonest_ns(self) -> int:
-        """Return when a prompt that is served next can begin, from now."""
+    def _tokens_ahead(self, replica: int, until_ns: int) -> int:
+        """Return the tokens of prompts under way that stand before `until_ns` in the order."""
+        return sum(e.num_tokens for e in self._under_way[replica] if e.due_ns <= until_ns)
+
+    def _soonest_ns(self, until_ns: int) -> int:
+        """Return when one that stands at `until_ns` in the order can begin, from now."""
         rate = self.rate
-        times = [tokens / rate.of(each) for each, tokens in self._ahead.items() if rate.of(each)]
+        known = [each for each in self._under_way if rate.of(each)]
+        times = [self._tokens_ahead(each, until_ns) / rate.of(each) for each in known]
         return int(min(times, default=0.0) * NS_PER_S)
+
+    def _earliest_end_ns(self, now_ns: int) -> int:
+        """Return a time after which all heads in the order can begin in time; twice is enough to
+        leave out prompts under way that are due much later.
+        """
+        end_ns = NOBODY_NS
+        for _ in range(3):
+            end_ns = now_ns + self._soonest_ns(end_ns)
+        return end_ns
 
     def _refuse_if_infeasible(self, step: Step, request: Request) -> None:
         alone_ns = self._alone_ns(max(1, request.num_tokens - step.hit_tokens(request)))
@@ -209,7 +242,8 @@ class Shedding:
             if not _has_promise(request) or not self._may_be_predicted(request):
                 return
             num_tokens = request.num_tokens - step.hit_tokens(request)
-            needed_ns = self._soonest_ns() + int(num_tokens / self.rate.fastest() * NS_PER_S)
+            own_ns = int(num_tokens / self.rate.fastest() * NS_PER_S)
+            needed_ns = self._soonest_ns(due_ns(request)) + own_ns
             left_ns = request.ttft_deadline_ns - step.now_ns
             if needed_ns <= left_ns:
                 return
@@ -246,7 +280,10 @@ class Shedding:
             shortest_ns = self.protection.shortest_promise_ns() // REPLAYS_IN_A_PROMISE
             self._replay_ns = now_ns + min(max(shortest_ns, REPLAY_MIN_NS), REPLAY_MAX_NS)
             self._piece_ns = now_ns + PIECE_NS
-            self._unread = np.flatnonzero(self._flows.num_waiting > 0).tolist()
+            prompts = [each for group in self._under_way.values() for each in group]
+            flows = {each.request.flow for each in prompts}
+            flows.update(np.flatnonzero(self._flows.num_waiting > 0).tolist())
+            self._unread = sorted(flows)
 
     def _advance_replay(self, room: WaitingRoom, now_ns: int) -> None:
         if self._unread:
@@ -266,13 +303,23 @@ class Shedding:
         names = self._flows.tenant_names
         weights = [self._limits.tenant(name).weight for name in names]
         depth = min(QUEUE_DEPTH, max(1, REPLAY_REQUESTS // len(weights)))
+        waiting = [self._queued(each) for each in self._flows.first(flow, depth)]
         lead = self._shares.over_share(flow) / self._shares.book.prices.prefill_token
         return FlowQueue(
             flow=flow,
             weight=weights[tenant] / max(weights),
-            queue=[self._queued(each) for each in self._flows.first(flow, depth)],
+            queue=sorted(self._begun_of(flow) + waiting, key=_start),
             lead_tokens=lead,
         )
+
+    def _begun_of(self, flow: int) -> list[Queued]:
+        """Return the prompts of a flow that are under way; nothing more is asked of them."""
+        begun = (each for group in self._under_way.values() for each in group)
+        return [
+            Queued(each.request, each.num_tokens, each.due_ns, 0, may_be_shed=False)
+            for each in begun
+            if each.request.flow == flow
+        ]
 
     def _queued(self, request: Request) -> Queued:
         protected = request in self.protection.protected
@@ -290,12 +337,22 @@ class Shedding:
         return ReplaySettings(
             now_ns=now_ns,
             tokens_per_s=self.rate.total(),
-            tokens_ahead=sum(self._ahead.values()),
             class_weights=tuple((weights / weights.max()).tolist()),
             class_leads=tuple((shares.class_leads() / price).tolist()),
             class_window_tokens=shares.class_window / price,
+            class_reserves=tuple(self._reserve(each) for each in TrafficClass),
             tenant_window_tokens=shares.tenant_window / price,
         )
+
+    def _reserve(self, traffic_class: TrafficClass) -> float:
+        """Return the share of the rate that a class gets first: what it has reserved, or what it
+        had lately.
+        """
+        limits = self._limits.of(traffic_class)
+        if limits.strict_first:
+            return 1.0
+        lately = self._class_tokens[traffic_class] / max(1.0, self._class_tokens.sum())
+        return max(limits.reserved_step_fraction, float(lately))
 
     def _judge(self, shares: dict[int, list[float]]) -> None:
         """Enter or leave shedding, by class."""
@@ -327,6 +384,10 @@ def _has_promise(request: Request) -> bool:
     """Tell whether the first token was promised and is still to come."""
     has_begun = request.first_start_ns > 0 or request.num_output_tokens > 0
     return request.ttft_deadline_ns > 0 and not has_begun
+
+
+def _start(queued: Queued) -> int:
+    return queued.start_by_ns
 
 
 def _rejection(

@@ -1,5 +1,7 @@
 """Queues played ahead of time: who is served in which order, and who is found late."""
 
+from dataclasses import replace
+
 import pytest
 
 from core.clock import NS_PER_S
@@ -12,17 +14,17 @@ FAR = 1e9
 
 
 def settings(
-    *, class_window: float = FAR, tenant_window: float = FAR, ahead: int = 0
+    *, class_window: float = FAR, tenant_window: float = FAR, reserve: float = 0.0
 ) -> ReplaySettings:
     """Return a play at 1,000 tokens a second from time 0, classes weighing 8, 4, 1, 1 to 8."""
     return ReplaySettings(
         now_ns=0,
         tokens_per_s=1000.0,
-        tokens_ahead=ahead,
         class_weights=(1.0, 0.5, 0.125, 0.125),
         class_leads=(0.0,) * NUM_CLASSES,
         class_window_tokens=class_window,
         tenant_window_tokens=tenant_window,
+        class_reserves=(reserve, 0.0, 0.0, 0.0),
     )
 
 
@@ -62,12 +64,6 @@ def test_what_is_too_much_is_left_out_and_takes_no_time() -> None:
     assert found == [5, 6, 7, 8, 9]
 
 
-def test_prompts_under_way_come_first() -> None:
-    """Two seconds of them leave three of five."""
-    found = late(FluidReplay(settings(ahead=2000), [flow(0, FAST, [(1000, 5.0)] * 5)]))
-    assert len(found) == 2
-
-
 def test_a_verdict_leaves_room_for_a_better_rate() -> None:
     """A twentieth too late is not late yet: the rate may turn out that much higher."""
     assert late(FluidReplay(settings(), [flow(0, FAST, [(1050, 1.0)])])) == []
@@ -105,3 +101,14 @@ def test_predictions_are_told_as_shares_of_the_promise() -> None:
     replay = FluidReplay(settings(), [flow(0, FAST, [(1000, 4.0), (1000, 4.0)])])
     late(replay)
     assert replay.verdicts.shares == {FAST: pytest.approx([0.25, 0.5])}
+
+
+@pytest.mark.parametrize(("reserve", "found"), [(0.0, 4), (0.5, 2)])
+def test_a_reserve_is_served_first(reserve: float, found: int) -> None:
+    """Interactive has had far more than its share, and still gets what is reserved."""
+    flows = [flow(0, SLOW, [(1000, 6.0)] * 6), flow(0, FAST, [(1000, 4.5)] * 4)]
+    ahead = replace(settings(class_window=1.0, reserve=reserve), class_leads=(9e9, 0.0, 0.0, 0.0))
+    replay = FluidReplay(ahead, flows)
+    late(replay)
+    classes = [each.request.traffic_class for each in replay.verdicts.late]
+    assert classes.count(FAST) == found
