@@ -17,7 +17,7 @@ from core.scheduler.plan import RecordArray
 
 SAMPLE_EVERY = 8  # steps
 MAX_SAMPLES = 2048
-MIN_SAMPLES = 100  # for a fit of five prices
+MIN_SAMPLES = 50  # for a fit of five prices
 LONGEST_PAUSE_NS = 5 * NS_PER_MS  # between two steps that follow each other
 
 

@@ -244,6 +244,8 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
                 planned = plan(args.seconds, capacity, args.seed + 1)
                 timelines = await clients.run(planned)
             recorded = await record(engine, num_before, path)
+        if not recorded["machine"]:
+            raise RuntimeError("the engine ran too few steps to be known: give it more --seconds")
         document = await simulate(path, args.seed, args.set)
         outcomes = count_outcomes(path)
     real, simulated = real_figures(timelines), simulated_figures(document)
