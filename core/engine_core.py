@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from core.clock import NS_PER_MS
 from core.errors import Rejection, RejectionReason
 from core.metering import Metering
-from core.policy.admission import kv_never_fits, no_replica
+from core.policy.admission import no_replica
 from core.policy.base import Policy, Wait
 from core.policy.limits import Limits
 from core.policy.registry import make_policy
@@ -188,6 +188,7 @@ class EngineCore:
                 self._replicas[replica].draining = isinstance(event, ev.DrainReplica)
             case ev.Configure(limits):
                 self._scheduler.configure(limits)
+                self._end_what_never_fits(now_ns)
 
     def _submit(self, request: Request, now_ns: int) -> None:
         if request.request_id in self._scheduler.requests:
@@ -252,18 +253,13 @@ class EngineCore:
             )
 
     def _end_what_never_fits(self, now_ns: int) -> None:
-        """The set of pools has changed: end waiting requests that none of them can hold."""
+        """Pools or their shares have changed: end waiting requests that none of them can hold."""
         scheduler = self._scheduler
-        most = scheduler.routing.max_pool_blocks()
+        scheduler.policy.know_pools(scheduler.routing.pools())
         for request in scheduler.waiting.members():
-            needed = scheduler.routing.needed_blocks(request)
-            if 0 < most < needed:
-                scheduler.finish(
-                    request,
-                    RequestStatus.FINISHED_SHED,
-                    now_ns,
-                    rejection=kv_never_fits(needed, most),
-                )
+            rejection = scheduler.never_fits(request)
+            if rejection is not None:
+                scheduler.shed(request, rejection, now_ns)
 
     def _expire(self, now_ns: int) -> None:
         for kind, request in self._scheduler.deadlines.pop_due(now_ns):

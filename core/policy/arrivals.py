@@ -4,6 +4,7 @@ Owns: the queue of each tenant as two numbers and a drain rate, the sizes of the
 refusal but that of the budget. Never knows: the order of waiting requests, budgets, steps.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from core.arrival_limits import (
@@ -45,11 +46,7 @@ class Arrivals:
         self.limits = limits
         self._block_size = block_size
         self._queues: dict[str, TenantQueue] = {}
-        self._pool_blocks: dict[int, int] = {}  # by replica
-
-    def know_pool(self, replica: int, num_blocks: int) -> None:
-        """Take in the size of a replica's pool."""
-        self._pool_blocks[replica] = num_blocks
+        self.pools: Mapping[int, int] = {}  # blocks by replica; 0 = not known yet
 
     def classify(self, request: Request) -> None:
         """Demote a new `request` whose prompt its class does not take, if the class says so."""
@@ -65,13 +62,26 @@ class Arrivals:
         return (
             forbidden(tenant, traffic_class)
             or prompt_cap(self.limits.of(traffic_class), traffic_class, request.prompt_len)
-            or self._never_fits(request)
+            or self.never_fits(request)
             or paused(f"tenants[{tenant.name}]", tenant.name in self.limits.paused)
             or paused(
                 f"classes.{traffic_class.label}",
                 traffic_class.label in self.limits.paused_classes,
             )
             or self._queue_full(request, now_ns)
+        )
+
+    def never_fits(self, request: Request) -> Rejection | None:
+        """Refuse what no pool that may serve it holds within the shares of tenant and class."""
+        tenant, label = self.limits.tenant(request.tenant), request.traffic_class.label
+        allowed = tenant.replicas or tuple(self.pools)
+        sizes = [n for replica, n in self.pools.items() if replica in allowed]
+        largest = max(sizes) if sizes and min(sizes) > 0 else 0
+        needed = -(-size_of(request) // self._block_size)
+        share = self.limits.of(request.traffic_class).max_kv_fraction
+        tenant_knob = f"tenants[{tenant.name}].kv_quota_fraction"
+        return kv_share(tenant.kv_quota_fraction, tenant_knob, needed, largest) or kv_share(
+            share, f"classes.{label}.max_kv_fraction", needed, largest
         )
 
     def add(self, request: Request) -> None:
@@ -86,18 +96,6 @@ class Arrivals:
         queue.num_requests -= 1
         queue.num_tokens -= size_of(request)
         queue.drain_rate.observe(size_of(request), now_ns)
-
-    def _never_fits(self, request: Request) -> Rejection | None:
-        """Refuse what no pool that may serve it holds within the shares of tenant and class."""
-        tenant, label = self.limits.tenant(request.tenant), request.traffic_class.label
-        allowed = tenant.replicas or tuple(self._pool_blocks)
-        largest = max((self._pool_blocks.get(replica, 0) for replica in allowed), default=0)
-        needed = -(-size_of(request) // self._block_size)
-        share = self.limits.of(request.traffic_class).max_kv_fraction
-        tenant_knob = f"tenants[{tenant.name}].kv_quota_fraction"
-        return kv_share(tenant.kv_quota_fraction, tenant_knob, needed, largest) or kv_share(
-            share, f"classes.{label}.max_kv_fraction", needed, largest
-        )
 
     def _queue_full(self, request: Request, now_ns: int) -> Rejection | None:
         tenant = self.limits.tenant(request.tenant)

@@ -14,6 +14,7 @@ wasteful but not unsafe.
     it keeps its row, but not its last tokens     →   shortened
     it has ended                                  →   ended
     an executor is ready, its steps were timed    →   replica_up
+    there are other KV pools; who fits into none? →   know_pools, never_fits
     step boundary, decodes are in the plan        →   fill: grant, grant, … (defer, preempt, shed)
     the step was computed                         →   measured
     between steps                                 →   tend (shed)
@@ -312,6 +313,16 @@ class Policy(Protocol):
 
     def replica_up(self, replica: int, basis: CostBasis | None) -> None:
         """Take in that an executor is ready; `basis` is what its steps cost, None if unknown."""
+        return None
+
+    def know_pools(self, num_blocks: Mapping[int, int]) -> None:
+        """Take in how large the KV pools are, by replica that is there or may come back; 0 = that
+        is not known.
+        """
+        return None
+
+    def never_fits(self, request: Request) -> Rejection | None:
+        """Return why `request` could never start with these pools and limits."""
         return None
 
     def fill(self, step: Step) -> None:

@@ -13,6 +13,8 @@ Requests that were admitted before the scheduler restarted meet no limit at arri
 those that are counted one by one (`core.metering.OTHER`) meet none of their own before a start.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
@@ -69,6 +71,14 @@ class Gates:
         self._now_ns = max(self._now_ns, now_ns)
         return self._arrivals.refusal(request, now_ns) or self._budgets.refusal(request, now_ns)
 
+    def know_pools(self, num_blocks: Mapping[int, int]) -> None:
+        """Take in how large the pools are, by replica; 0 = that is not known."""
+        self._arrivals.pools = dict(num_blocks)
+
+    def never_fits(self, request: Request) -> Rejection | None:
+        """Return why `request` could never start, whatever else runs."""
+        return self._arrivals.never_fits(request)
+
     def add(self, request: Request) -> None:
         """Take in that `request` waits; when it is new its budget is debited."""
         self._know(request)
@@ -106,7 +116,6 @@ class Gates:
         `decodes` are the tokens that the step gives, which postpaid tenants pay for.
         """
         self._now_ns = max(self._now_ns, now_ns)
-        self._arrivals.know_pool(load.replica, load.num_blocks)
         self._starts.know_pool(load.replica, load.num_blocks)
         reasons = self._starts.reasons(load.replica)
         if self._has_postpaid:

@@ -193,6 +193,14 @@ class HeadracePolicy(Policy):
             self._models.calibrate(replica, basis)
             self._memory.calibrate(replica, basis)
 
+    def know_pools(self, num_blocks: Mapping[int, int]) -> None:
+        """Tell the limits that are shares of a pool how large that is."""
+        self._gates.know_pools(num_blocks)
+
+    def never_fits(self, request: Request) -> Rejection | None:
+        """Return which share of every pool `request` exceeds."""
+        return self._gates.never_fits(request)
+
     def measured(self, replica: int, step: int, duration_ns: int) -> None:
         """Let the cost model learn."""
         self._pace.measured(replica, step, duration_ns)

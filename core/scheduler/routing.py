@@ -125,8 +125,12 @@ class Routing:
 
     def max_pool_blocks(self) -> int:
         """Return the size of the largest pool there is or may be again; 0 = some are unknown."""
-        sizes = [r.num_blocks for r in self._replicas if r.state is not ReplicaState.GONE]
+        sizes = self.pools().values()
         return max(sizes) if sizes and min(sizes) > 0 else 0
+
+    def pools(self) -> dict[int, int]:
+        """Return the blocks of each pool there is or may be again, by replica; 0 = not known."""
+        return {r.index: r.num_blocks for r in self._replicas if r.state is not ReplicaState.GONE}
 
     def has_replica(self) -> bool:
         """Tell whether an executor is there or may come back."""

@@ -15,7 +15,7 @@ from core.clock import NS_PER_MS
 from core.errors import Rejection, RejectionReason
 from core.kv_cache.manager import BlockCopy, StartQuote
 from core.metering import Metering, PreemptionCause, PreemptionKind
-from core.policy.admission import AdmissionLimits, AdmissionState, refusal
+from core.policy.admission import AdmissionLimits, AdmissionState, kv_never_fits, refusal
 from core.policy.base import Policy, Relief
 from core.policy.limits import Limits
 from core.request import Request, RequestStatus
@@ -87,6 +87,8 @@ class Scheduler:
         if rejection is None and request.num_output_tokens == 0:
             self.promise(request)
             rejection = self.policy.refusal(request, now_ns)
+        elif rejection is None:
+            rejection = self.policy.never_fits(request)
         if rejection is None:
             self._accept(request)
         else:
@@ -114,6 +116,13 @@ class Scheduler:
         """Refuse a waiting `request` that cannot be served as promised."""
         assert request in self.waiting, request.request_id
         self.finish(request, RequestStatus.FINISHED_SHED, now_ns, rejection=rejection)
+
+    def never_fits(self, request: Request) -> Rejection | None:
+        """Return why a waiting `request` can start on none of the pools there are."""
+        needed, most = self.routing.needed_blocks(request), self.routing.max_pool_blocks()
+        if 0 < most < needed:
+            return kv_never_fits(needed, most)
+        return self.policy.never_fits(request)
 
     def preempt(
         self,

@@ -241,7 +241,9 @@ def test_what_exceeds_a_share_of_every_pool_is_refused_for_good() -> None:
     classes = replace(NOTHING_RESERVED, batch=ClassConfig(max_kv_fraction=0.05, preemptible=True))
     gates = gates_with([tenant_a(kv_quota_fraction=0.1)], classes)
     assert gates.refusal(make_request(1, 4, 37), 1) is None
-    gates.open(decodes(), LOAD, 1)
+    gates.know_pools({0: 50, 1: 0})
+    assert gates.refusal(make_request(1, 4, 37), 1) is None
+    gates.know_pools({0: 50, 1: 100})
     assert gates.refusal(make_request(2, 4, 36), 1) is None
     for request, numbers, knob in (
         (make_request(3, 4, 37), (11, 10), "tenants[a].kv_quota_fraction"),

@@ -1,5 +1,6 @@
 """Rows that a class has reserved: lent while nobody of it wants them, back within a step."""
 
+from core.errors import RejectionReason
 from core.policy.limits import Limits
 from core.request import Request, RequestStatus
 from core.scheduler import events as ev
@@ -75,3 +76,35 @@ def test_an_overdrawn_tenant_starts_when_the_timer_says_so() -> None:
     engine.clock.advance_to(timer_ns)
     engine.step()
     assert second.row >= 0
+
+
+def test_no_row_is_kept_for_what_never_fits() -> None:
+    """What arrived before the pool was known and exceeds its class's share ends; others start."""
+    interactive = ClassConfig(reserved_seqs=1, max_kv_fraction=0.25)
+    limits = Limits(ClassesConfig(interactive=interactive))
+    settings = make_settings(policy="headrace", max_num_seqs=1, limits=limits)
+    engine = CheckedEngine(settings, num_blocks=32)
+    never = submit(engine, 1, TrafficClass.INTERACTIVE)
+    other = submit(engine, 2, TrafficClass.STANDARD)
+    engine.step()
+    assert never.status is RequestStatus.WAITING
+    engine.start()
+    assert never.status is RequestStatus.FINISHED_SHED
+    assert never.rejection is not None
+    assert never.rejection.reason is RejectionReason.KV_NEVER_FITS
+    assert never.rejection.knob == "classes.interactive.max_kv_fraction"
+    engine.run()
+    assert other.status is RequestStatus.FINISHED_LENGTH
+
+
+def test_what_a_smaller_share_can_never_hold_ends() -> None:
+    """A request that waits when the quota of its tenant falls below its size ends at once."""
+    engine = engine_with(Limits())
+    waiting = [submit(engine, n, TrafficClass.STANDARD) for n in range(1, NUM_ROWS + 2)][-1]
+    engine.step()
+    assert waiting.status is RequestStatus.WAITING
+    smaller = TenantConfig(name="a", kv_quota_fraction=0.01)
+    engine.tell(ev.Configure(Limits(tenants={"a": smaller})))
+    assert waiting.status is RequestStatus.FINISHED_SHED
+    assert waiting.rejection is not None
+    assert waiting.rejection.knob == "tenants[a].kv_quota_fraction"
