@@ -21,7 +21,7 @@ from core.request import Request
 from core.tenancy import NUM_CLASSES, TrafficClass
 
 LONGEST_STEP_NS = 500 * NS_PER_MS
-RATE_SHARE = 0.85  # of the cautious rate: decodes beside prompts become more
+RATE_SHARE = 0.7  # of the cautious rate: decodes beside prompts become more
 MAX_LATER = 64  # deadlines looked at; with more of them nobody is protected
 UNKNOWN_NS = 1 << 62
 
