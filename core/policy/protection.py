@@ -15,6 +15,7 @@ take out of its window is protected only within the rate of its share.
 from core.clock import NS_PER_MS, NS_PER_S
 from core.policy.deadlines import Demand
 from core.policy.flows import Flows
+from core.policy.limits import Limits
 from core.policy.prefill_rate import PrefillRate
 from core.policy.shares import Shares
 from core.request import Request
@@ -37,6 +38,8 @@ class Protection:
         self._rate = rate
         self._demands = [Demand() for _ in TrafficClass]
         self._flow_tokens: dict[int, int] = {}  # of all that wait with a deadline
+        self._weights: list[float] = []  # of tenants; known until one comes or limits change
+        self._weights_of: tuple[Limits, int, int] | None = None
         self._promise_ns = [UNKNOWN_NS] * NUM_CLASSES  # the last seen of each class
 
     def add(self, request: Request, now_ns: int, tokens_ahead: int) -> None:
@@ -55,6 +58,15 @@ class Protection:
         self._flow_tokens[request.flow] -= request.num_tokens
         if not self._flow_tokens[request.flow]:
             del self._flow_tokens[request.flow]
+
+    def tenant_weights(self) -> list[float]:
+        """Return the weights of all tenants seen, by index."""
+        names, limits = self._flows.tenant_names, self._shares.limits
+        known, version = self._weights_of, (limits, len(names), names.count(""))
+        if known is None or known[0] is not limits or known[1:] != version[1:]:
+            self._weights = [limits.tenant(name).weight for name in names]
+            self._weights_of = version
+        return self._weights
 
     def shortest_promise_ns(self) -> int:
         """Return the shortest time to the first token that was promised lately."""
@@ -110,8 +122,8 @@ class Protection:
         units = class_tokens * price * max(classes) / own
         if lead + units > shares.class_window and class_tokens > possible * share:
             return False
-        tenants = [shares.limits.tenant(name).weight for name in self._flows.tenant_names]
-        own = shares.limits.tenant(request.tenant).weight
+        tenants = self.tenant_weights()
+        own = tenants[request.tenant_index]
         tokens = self._flow_tokens[request.flow]
         units = tokens * price * max(tenants) / own
         lead = shares.over_share(request.flow)

@@ -300,8 +300,7 @@ class Shedding:
 
     def _read_flow(self, flow: int) -> FlowQueue:
         tenant = flow // NUM_CLASSES
-        names = self._flows.tenant_names
-        weights = [self._limits.tenant(name).weight for name in names]
+        weights = self.protection.tenant_weights()
         depth = min(QUEUE_DEPTH, max(1, REPLAY_REQUESTS // len(weights)))
         waiting = [self._queued(each) for each in self._flows.first(flow, depth)]
         lead = self._shares.over_share(flow) / self._shares.book.prices.prefill_token
