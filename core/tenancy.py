@@ -60,7 +60,7 @@ class ClassConfig:
     reserved_kv_fraction: float = 0.0
     """Share of the KV blocks that others may take only if they can be preempted for it."""
     max_step_fraction: float = 1.0
-    """Share of a step's tokens that the class may take at the most."""
+    """Share of a step's tokens that the class may take at the most, or a tile."""
     max_seqs: int = 0
     """Sequences of a replica at the most; 0 = no cap of the class."""
     max_kv_fraction: float = 1.0
@@ -121,7 +121,7 @@ def _interactive() -> ClassConfig:
 
 
 def _standard() -> ClassConfig:
-    return ClassConfig(weight=4.0, ttft_ms=15_000, itl_ms=500)
+    return ClassConfig(weight=4.0, ttft_ms=60_000, itl_ms=500)
 
 
 def _batch() -> ClassConfig:

@@ -45,8 +45,9 @@ Reasons = npt.NDArray[np.int8]  # `Blocked` of each flow
 class StepShares:
     """What of a step belongs to each class: at the most, and before any other."""
 
-    def __init__(self, limits: Limits) -> None:
-        """Take the settings of all classes."""
+    def __init__(self, limits: Limits, tile: int) -> None:
+        """Take the settings of all classes; a cap is no smaller than `tile` tokens."""
+        self._tile = tile
         configs = [limits.of(each) for each in TrafficClass]
         self.strict = [c for c, config in enumerate(configs) if config.strict_first]
         self._can_be_dropped = [config.preemptible for config in configs]
@@ -70,8 +71,8 @@ class StepShares:
         return ClassTokens(
             reserved=[ceil(self._reserved[c] * capacity) - used[c] for c in TrafficClass],
             most=[
-                UNLIMITED if self._most[c] == 1 else max(1, int(self._most[c] * capacity)) - used[c]
-                for c in TrafficClass
+                UNLIMITED if most == 1 else max(self._tile, int(most * capacity)) - used[c]
+                for c, most in enumerate(self._most)
             ],
         )
 

@@ -2,12 +2,13 @@
 
 Owns: virtual service. Never knows: requests, deadlines, what a unit of charge is. Start-time fair
 queueing (Goyal et al., SIGCOMM'96) with a window, as the eligible set of EEVDF (Stoica et al.,
-1995): every child within `window` of the least served one may be chosen, for reasons of urgency or
-locality, and no other.
+1995): every child within `window` of the least served one that could use more may be chosen, for
+reasons of urgency or locality, and no other.
 
     v        virtual service of a child: charged / weight, plus lifts
     V        that of its parent: the least v among children that could use more; it never falls
-    wake     v ← max(v, V): idling saves nothing up; debt stays
+    wake     v ← max(v, V − kept): idling saves nothing up; debt stays, and so does, within a
+             limit, what a child fell behind while what it had running could not use more
     charge   v ← v + charge / weight, the heaviest child's weight being 1
 
 For two children that could use more all the time: |Δv_f − Δv_g| ≤ 2·window + the largest charges of
@@ -83,6 +84,7 @@ class FairTable:
         """Start without children; their number grows as they appear."""
         self.virtual: Charges = np.zeros((0, num_groups), np.int64)  # v
         self.floor: Charges = np.zeros(num_groups, np.int64)  # V
+        self._least: Charges = np.zeros(num_groups, np.int64)  # v of those that could use more
         self._rebased = [0] * num_groups
         self._cost: Charges = np.zeros((0, 1), np.int64)  # of a unit of charge, in virtual service
         self._dearest = PRECISION
@@ -102,9 +104,10 @@ class FairTable:
         self._cost = cost
         self._dearest = int(cost.max())
 
-    def wake(self, child: int, group: int) -> None:
-        """`child` has something to be served again."""
-        self.virtual[child, group] = max(self.virtual[child, group], self.floor[group])
+    def wake(self, child: int, group: int, kept: int = 0) -> None:
+        """`child` has something to be served again; of what it is behind it keeps `kept`."""
+        least = int(self.floor[group]) - kept
+        self.virtual[child, group] = max(int(self.virtual[child, group]), least)
 
     def charge(self, child: int, group: int, amount: int) -> None:
         """Charge `amount` to `child`; a negative one is a refund."""
@@ -132,6 +135,7 @@ class FairTable:
         least = np.minimum.reduce(np.where(serviceable, self.virtual, FAR), axis=0).tolist()
         groups = [group for group, virtual in enumerate(least) if virtual < FAR]
         for group in groups:
+            self._least[group] = least[group]
             if least[group] > self.floor[group]:
                 self.floor[group] = least[group]
                 if least[group] > REBASE_ABOVE:
@@ -139,13 +143,16 @@ class FairTable:
         return groups
 
     def within(self, window: int) -> Mask:
-        """Return which children are within `window` units of V, bool[children, groups]."""
-        mask: Mask = self.virtual <= self.floor + min(window * PRECISION, MAX_DEBT)
+        """Return which children are within `window` units of the least served one that could use
+        more, bool[children, groups].
+        """
+        mask: Mask = self.virtual <= self._least + min(window * PRECISION, MAX_DEBT)
         return mask
 
     def is_within(self, child: int, group: int, window: int) -> bool:
-        """Tell whether one child is within `window` units of V."""
-        return self.lag(child, group) <= min(window * PRECISION, MAX_DEBT)
+        """Tell whether one child is."""
+        ahead = int(self.virtual[child, group]) - int(self._least[group])
+        return ahead <= min(window * PRECISION, MAX_DEBT)
 
     def lag(self, child: int, group: int) -> int:
         """Return v − V of a child, in 1/PRECISION units; above 0 it is ahead of the others."""
@@ -164,7 +171,7 @@ class FairTable:
         self._rebased[group] += floor
         debt = np.maximum(self.virtual[:, group], floor - MAX_DEBT) - floor
         self.virtual[:, group] = np.minimum(debt, MAX_DEBT)
-        self.floor[group] = 0
+        self._least[group] = self.floor[group] = 0
 
 
 def _scaled(debt: Charges, factor: float | npt.NDArray[np.float64]) -> Charges:

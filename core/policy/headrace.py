@@ -61,7 +61,7 @@ class HeadracePolicy(Policy):
         self._lent_rows = LentRows(self._flows, settings.max_num_seqs)
         self._pace = Pace(settings, self._models, self._flows)
         self._shares = Shares(settings, self._flows, PriceBook(settings.tuning, model))
-        self._guardrails = StepShares(settings.limits)
+        self._guardrails = StepShares(settings.limits, settings.tuning.tile_tokens)
         self._leftovers = Leftovers(self._flows, self._shares, settings.max_num_batched_tokens)
         self._memory = Memory(settings, self._shares, model)
         self._shedding = Shedding(settings, self._flows, self._shares, self._models)
@@ -70,7 +70,7 @@ class HeadracePolicy(Policy):
         """Take over the promises and caps from now on."""
         self._gates.configure(limits)
         self._shares.configure(limits)
-        self._guardrails = StepShares(limits)
+        self._guardrails = StepShares(limits, self._settings.tuning.tile_tokens)
         self._pace.configure(limits)
         self._memory.configure(limits)
         self._shedding.configure(limits)

@@ -24,6 +24,7 @@ from core.request import Request
 from core.tenancy import NUM_CLASSES, TrafficClass
 
 RESIDENCY_STEPS = 8  # held memory is charged for so many steps at once
+KEPT_WINDOWS = 4  # what a flow may be behind at the most when it comes back
 
 
 class Shares:
@@ -43,6 +44,7 @@ class Shares:
         self._tenants = FairTable(NUM_CLASSES)
         self._classes.resize([self.limits.of(c).weight for c in TrafficClass])
         self._set_windows()
+        self._behind: dict[int, int] = {}  # by flow that has come to rest, in virtual service
         self._is_stale = False  # charged since V was worked out
         self._serviceable: Mask = np.zeros((0, NUM_CLASSES), np.bool_)  # at that time
         self._held: dict[int, tuple[int, int]] = {}  # by replica: steps, and their charges
@@ -83,7 +85,8 @@ class Shares:
         if self._is_stale:
             self._catch_up()
         tenant, traffic_class = divmod(flow, NUM_CLASSES)
-        self._tenants.wake(tenant, traffic_class)
+        kept = self._lag_kept(flow) if self._flows.num_running[flow] else 0
+        self._tenants.wake(tenant, traffic_class, kept or self._behind.pop(flow, 0))
         if not self._flows.waiting_of_class(traffic_class):
             self._classes.wake(traffic_class)
 
@@ -96,6 +99,8 @@ class Shares:
         self.take_back(request)
         decode_units = self.ledger.stopped(request)
         self._flows.charge(request, decode_units)
+        if not self._flows.num_running[request.flow]:
+            self._behind[request.flow] = self._lag_kept(request.flow)
 
     def shortened(self, request: Request) -> None:
         """Take in that it leaves the step and will compute some of its tokens again."""
@@ -230,6 +235,17 @@ class Shares:
         """Assert that no charge was lost and everything that runs has an account."""
         assert int(self.charged.sum()) + self.system_charged == self.total_charged
         self.ledger.check_integrity(int(self._flows.num_running.sum()))
+
+    def _lag_kept(self, flow: int) -> int:
+        """Return what a flow is behind: while it decoded others were served what it was due.
+
+        It makes up for that when it comes back; a client with one request at a time would never
+        get its share otherwise. What it is behind does not grow while it idles.
+        """
+        if self._is_stale:
+            self._catch_up()
+        behind = -self._tenants.lag(*divmod(flow, NUM_CLASSES))
+        return max(0, min(behind, KEPT_WINDOWS * self.tenant_window * PRECISION))
 
     def _catch_up(self) -> None:
         """Let V follow what was served since the last step that had a choice."""

@@ -49,7 +49,7 @@ class Rig:
         return request
 
     def open(self, reasons: dict[int, Blocked] | None = None) -> Contenders:
-        guardrails = StepShares(self.limits)
+        guardrails = StepShares(self.limits, 1)
         kept = np.zeros(len(self.flows), np.int8)
         for flow, blocked in (reasons or {}).items():
             kept[flow] = blocked
@@ -167,7 +167,7 @@ def test_reserves_and_caps_count_the_decodes_of_the_class() -> None:
     for request in running:
         rig.step.start(request)
     rig.step.decoding = running
-    tokens = StepShares(rig.limits).open(rig.step.decodes(), 100)
+    tokens = StepShares(rig.limits, 1).open(rig.step.decodes(), 100)
     assert (tokens.reserved[INTERACTIVE], tokens.most[INTERACTIVE]) == (5, 35)
     assert tokens.reserved[STANDARD] == 0
     assert len(tokens.most) == NUM_CLASSES

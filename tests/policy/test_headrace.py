@@ -28,7 +28,9 @@ def make(window: int = 1000, quantum: int = 512, **classes: ClassConfig) -> Head
             max_num_partial_prefills=4,
             kv_headroom_fraction=0.0,
             max_num_batched_tokens=BUDGET,
-            tuning=PolicyConfig(tenant_window_tokens=window, quantum_tokens=quantum, kv_price=0.0),
+            tuning=PolicyConfig(
+                tenant_window_tokens=window, quantum_tokens=quantum, kv_price=0.0, tile_tokens=1
+            ),
             limits=Limits(classes=ClassesConfig(**table), tenants=tenants),
         )
     )
