@@ -153,3 +153,10 @@ class CostModels:
     def calibrated(self, replica: int) -> CalibratedCostModel | None:
         """Return the model that learns, None if the replica has none."""
         return self._calibrated.get(replica)
+
+
+def fastest(model: CostModel) -> CostModel:
+    """Return `model` without what has made its machine slower than its basis for a while."""
+    if isinstance(model, CalibratedCostModel) and model.mixed.factor > 1.0:
+        return model.basis
+    return model

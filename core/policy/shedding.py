@@ -25,7 +25,7 @@ import numpy as np
 from core.clock import NS_PER_MS, NS_PER_S
 from core.errors import Rejection, RejectionReason
 from core.policy.base import Step, WaitingRoom
-from core.policy.calibration import CostModels
+from core.policy.calibration import CostModels, fastest
 from core.policy.cost_model import CostModel, StepWork
 from core.policy.deadlines import LatestStarts
 from core.policy.flows import NOBODY_NS, Flows, due_ns
@@ -151,6 +151,8 @@ class Shedding:
         for request in self._latest.pop_before(now_ns):
             self._refuse_if_infeasible(step, request)
         waiting = self._flows.num_waiting > 0
+        if step.num_running == 0:
+            return  # whoever is next shows how fast steps are now: a slow past locks nobody out
         late = waiting & (self._flows.due_ns < self._earliest_end_ns(now_ns))
         for flow in np.flatnonzero(late).tolist():
             self._refuse_late_heads(step, flow)
@@ -186,9 +188,10 @@ class Shedding:
         return int(FASTEST * min(times, default=0))
 
     def _alone_on(self, model: CostModel, num_tokens: int) -> int:
-        """Return the time in steps that hold nothing else, as large as they may be; it grows
-        linearly from the first to the last of them.
+        """Return the time in steps that hold nothing else, as large as they may be, on a machine
+        as fast as it has ever been; it grows linearly from the first to the last of them.
         """
+        model = fastest(model)
         size = min(num_tokens, self._settings.max_num_batched_tokens)
         num_full, rest = divmod(num_tokens, size)
         first_ns = model.duration_ns(StepWork().with_prefill(size, 0))

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from core.errors import RejectionReason
+from core.policy.calibration import CalibratedCostModel
+from core.policy.cost_model import CostBasis, StepWork
 from core.policy.headrace import HeadracePolicy
 from core.policy.limits import Limits
 from core.policy.settings import PolicySettings
@@ -154,3 +156,20 @@ def test_long_prompts_do_not_pay_for_short_ones() -> None:
     rates = shed[long].mean(), shed[~long].mean()
     assert min(rates) > 0.1
     assert max(rates) <= 2 * min(rates), rates
+
+
+def test_a_slow_past_locks_nobody_out() -> None:
+    """After steps that lasted eight times too long, and a pause, all are served again."""
+    workload = make_workload(
+        [(2000.0 * i, 2000, 1) for i in range(8)], classes=[FAST] * 8, promises=PROMISES
+    )
+    basis = CostBasis(10e6, 1e5, 0.0, 0.0, 9e5)
+    settings, policy = prepare("headrace", replace(simulated_settings(), basis=basis))
+    simulation = Simulation(settings, workload, policy)
+    model = policy.cost_model(0)
+    assert isinstance(model, CalibratedCostModel)
+    work = StepWork().with_prefill(512, 0)
+    for _ in range(500):
+        model.measured(work, 8 * basis.duration_ns(work))
+    assert model.mixed.factor > 7
+    assert request_times(simulation.run()).kept.all()
