@@ -1,14 +1,15 @@
 """Who may have KV memory, and when others give theirs back for it.
 
-Owns: admission by what the running requests will hold at the most (`future_peak`), the reserves of
-classes and whom they are lent to, the claim of a request that does not fit, and the marks between
-which the pool is kept. Never knows: blocks, rows, who is served next, whom to choose as a victim.
+Owns: admission by what the running requests will hold at the most (`future_peak`), the claim of a
+request that does not fit, and the marks between which the pool is kept. Never knows: blocks, rows,
+who is served next, whom to choose as a victim, when a class lends its reserve (`reserves`).
 
     may start   ⇔   peak ≤ capacity − headroom − Σ over other classes (reserved − held)⁺
 
-Droppable work may use what other classes reserve, but not the reserve of a class that is served
-strictly first, and not the headroom. A request within the reserve of its own class needs no peak:
-what runs there has no right to grow into it. A prefix that a new request shares with running ones
+Nobody is lent the headroom. A request within the reserve of its own class needs no peak: what runs
+there has no right to grow into it. Nor has droppable work a right to grow at the expense of higher
+classes: what it holds counts for them, what it may come to hold does not, as long as work may be
+thrown away or the class has memory reserved. A prefix that a new request shares with running ones
 counts as if it were its own from the first of them that ends on, which is on the safe side.
 """
 
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
+import numpy.typing as npt
 
 from core.policy.base import Blocked, Preemption, ReplicaLoad, Step
 from core.policy.caution import Caution
@@ -25,6 +27,7 @@ from core.policy.future_peak import FuturePeak
 from core.policy.limits import Limits
 from core.policy.output_history import OutputHistory
 from core.policy.preemption import RANKS, Leads, Need, Victims
+from core.policy.reserves import Reserves
 from core.policy.restore_cost import RestoreCosts
 from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
@@ -55,6 +58,17 @@ class _Holdings:
 
     peak: FuturePeak
     by_class: list[int]  # blocks
+    firm_peak: FuturePeak  # of those that are not lent what they hold
+    num_lent: int  # tokens that the others hold
+
+    def peak_with(self, left: int, held: int) -> int:
+        """Return the most tokens that all will hold with one more, growing as foreseen."""
+        return self.peak.peak_with(left, held)
+
+    def firm_peak_with(self, left: int, held: int) -> int:
+        """Return the same, were those that are lent what they hold not to grow."""
+        firm = self.firm_peak.peak_with(left, held) + self.num_lent
+        return min(firm, self.peak_with(left, held))
 
 
 class Memory:
@@ -74,9 +88,11 @@ class Memory:
         self._costs = RestoreCosts(settings, model)
         self._victims = Victims(settings, leads, self._costs)
         self._caution = Caution(settings.tuning.max_preempted_fraction)
+        self._reserves = Reserves(settings.limits)
         self._holdings: dict[int, _Holdings] = {}  # by replica, until something starts or stops
         self._claims: dict[int, Request] = {}  # by replica: who lacks memory first in this step
         self._backfillers: set[Request] = set()  # that run because they can be dropped for a claim
+        self._undroppable: set[Request] = set()  # that run and were preempted as often as may be
         self._given: list[Preemption] = []  # in this step
         self._now_ns = 0
         self.configure(settings.limits)
@@ -85,9 +101,9 @@ class Memory:
         """Take over quantiles and reserves from now on."""
         configs = [limits.of(each) for each in TrafficClass]
         self._quantiles = [config.output_quantile for config in configs]
-        self._reserves = [config.reserved_kv_fraction for config in configs]
-        self._is_strict = [config.strict_first for config in configs]
         self._is_preemptible = [config.preemptible for config in configs]
+        self._is_lent = _lent_classes(self._is_preemptible)
+        self._reserves.configure(limits)
         self._history.tabulate()
         self._victims.configure(limits)
         self._holdings.clear()
@@ -101,6 +117,9 @@ class Memory:
         self._holdings.pop(request.replica, None)
         if self._claims.get(request.replica, request) is not request:
             self._backfillers.add(request)
+        if not self._may_be_preempted(request):
+            self._undroppable.add(request)
+        self._reserves.wanted(request.traffic_class, self._now_ns)
         self._victims.started(request, self._now_ns)
 
     def stopped(self, request: Request) -> None:
@@ -108,6 +127,7 @@ class Memory:
         self._holdings.pop(request.replica, None)
         self._victims.stopped(request)
         self._backfillers.discard(request)
+        self._undroppable.discard(request)
 
     def ended(self, request: Request) -> None:
         """Remember how long its output was, if it came to its own end."""
@@ -147,27 +167,25 @@ class Memory:
             return Demand(headroom=headroom)
         holdings = self._holdings_of(load)
         num_new, left = self._own_need(request)
-        if self._is_within_reserve(request, num_new, left, holdings, load):
-            return Demand(reserve=self._kept_for_others(request, holdings, load, strict_only=True))
+        if self._is_within_reserve(request, load):
+            return Demand(reserve=self._kept_from(request, load, is_droppable=True))
         claimant = self._claims.get(load.replica, request)
         if claimant is not request and not self._caution.has_credit:
             return Demand(headroom=load.num_blocks)  # it could not be dropped again
-        peak = holdings.peak.peak_with(left, request.num_tokens + self._block_size // 2)
+        ignores_lent = self._ignores_growth_of_lent(request)
+        peak_with = holdings.firm_peak_with if ignores_lent else holdings.peak_with
+        peak = peak_with(left, request.num_tokens + self._block_size // 2)
         growth = ceil(peak / self._block_size) - _held_blocks(load) - num_new
         growth = ceil(max(0, growth) * self._caution.factor)
         if request.num_preemptions:
             mark = ceil(self._settings.tuning.readmit_above_fraction * load.num_blocks)
             headroom = max(headroom, mark)
-        is_lent = self._victims.is_droppable(request)
-        kept = self._kept_for_others(request, holdings, load, strict_only=is_lent)
+        kept = self._kept_from(request, load, is_droppable=self._victims.is_droppable(request))
         return Demand(growth, kept, headroom)
 
     def has_reserve(self, request: Request, load: ReplicaLoad) -> bool:
         """Tell whether what is reserved for its class takes `request`."""
-        if load.rows is None:
-            return False
-        num_new, left = self._own_need(request)
-        return self._is_within_reserve(request, num_new, left, self._holdings_of(load), load)
+        return load.rows is not None and self._is_within_reserve(request, load)
 
     def make_room(self, step: Step, request: Request) -> bool:
         """Let lower work give memory back for a waiting `request` that does not fit.
@@ -176,15 +194,17 @@ class Memory:
         starts behind it can be dropped for it.
         """
         self._claims.setdefault(step.replica, request)
+        self._reserves.wanted(request.traffic_class, step.now_ns)
         load = step.load()
         if load.rows is None or not self._has_lower_class(request, load):
             return False
         missing = step.missing_blocks(request)
-        givers = self._givers(request, step.running(), load)
+        is_owed = self._is_within_reserve(request, load)
+        givers = self._givers(request, step.running(), is_owed=is_owed)
         if not 0 < missing <= sum(int(load.rows.num_blocks[giver.row]) for giver in givers):
             return False
         for _ in range(MAX_VICTIMS):
-            need = Need(request, missing, load, step.now_ns, is_whole=True)
+            need = Need(request, missing, load, step.now_ns, is_whole=True, is_owed=is_owed)
             chosen = self._victims.choose(givers, need)
             if chosen is None:
                 break
@@ -247,38 +267,52 @@ class Memory:
         held = num_tokens + ahead + size // 2
         num_shared = max(0, int(num_blocks.sum()) - _held_blocks(load)) * size
         by_class = np.bincount(classes, num_blocks, NUM_CLASSES).astype(np.int64).tolist()
-        peak = FuturePeak(np.maximum(left - ahead, 0), held, num_shared)
-        return _Holdings(peak, by_class)
+        to_come = np.maximum(left - ahead, 0)
+        is_firm = ~self._is_lent[classes]
+        if self._undroppable:
+            rows_kept = [each.row for each in self._undroppable if each.replica == load.replica]
+            is_firm |= np.isin(active, rows_kept)
+        shared_firm = max(0, int(num_blocks[is_firm].sum()) - _held_blocks(load)) * size
+        return _Holdings(
+            FuturePeak(to_come, held, num_shared),
+            by_class,
+            FuturePeak(to_come[is_firm], held[is_firm], shared_firm),
+            int(held[~is_firm].sum()),
+        )
 
     def _own_need(self, request: Request) -> tuple[int, int]:
         """Return the blocks that `request` starts with, and the tokens that it grows by."""
         most = request.prompt_len + request.max_tokens
-        if request.num_preemptions >= self._settings.max_preemptions:
+        if not self._may_be_preempted(request):
             return -(-most // self._block_size), 0
         num_tokens, outputs = request.num_tokens, request.num_output_tokens
         left = self._history.left_of(request.flow, outputs, most - num_tokens)
         return -(-num_tokens // self._block_size), left
 
-    def _reserved(self, traffic_class: int, load: ReplicaLoad) -> int:
-        return int(self._reserves[traffic_class] * load.num_blocks)
+    def _may_be_preempted(self, request: Request) -> bool:
+        return request.num_preemptions < self._settings.max_preemptions
 
-    def _is_within_reserve(
-        self, request: Request, num_new: int, left: int, holdings: _Holdings, load: ReplicaLoad
-    ) -> bool:
-        reserved = self._reserved(request.traffic_class, load)
-        if not reserved:
+    def _ignores_growth_of_lent(self, request: Request) -> bool:
+        """Tell whether lent work will give way to `request` instead of growing."""
+        if self._is_preemptible[request.traffic_class]:
             return False
-        wanted = num_new + -(-left // self._block_size)
-        return holdings.by_class[request.traffic_class] + wanted <= reserved
+        return self._caution.has_credit or self._reserves.has_any(request.traffic_class)
 
-    def _kept_for_others(
-        self, request: Request, holdings: _Holdings, load: ReplicaLoad, *, strict_only: bool
-    ) -> int:
-        """Return the blocks that other classes reserve and do not hold."""
-        return sum(
-            max(0, self._reserved(other, load) - holdings.by_class[other])
-            for other in range(NUM_CLASSES)
-            if other != request.traffic_class and (self._is_strict[other] or not strict_only)
+    def _is_within_reserve(self, request: Request, load: ReplicaLoad) -> bool:
+        num_new, left = self._own_need(request)
+        wanted = num_new + -(-left // self._block_size)
+        by_class = self._holdings_of(load).by_class
+        return self._reserves.takes(request.traffic_class, wanted, by_class, load.num_blocks)
+
+    def _kept_from(self, request: Request, load: ReplicaLoad, *, is_droppable: bool) -> int:
+        """Return the blocks that other classes reserve, do not hold, and do not lend."""
+        return self._reserves.kept_from(
+            request.traffic_class,
+            self._holdings_of(load).by_class,
+            load.num_blocks,
+            self._now_ns,
+            is_droppable=is_droppable,
+            is_preemptible=self._may_be_preempted(request),
         )
 
     def _has_lower_class(self, request: Request, load: ReplicaLoad) -> bool:
@@ -288,7 +322,7 @@ class Memory:
         return any(by_class[other] and RANKS[other] < rank for other in range(NUM_CLASSES))
 
     def _givers(
-        self, request: Request, running: Sequence[Request], load: ReplicaLoad
+        self, request: Request, running: Sequence[Request], *, is_owed: bool
     ) -> list[Request]:
         """Return whose memory `request` may call back: for its reserve that of all lower classes,
         else, as far as work may be thrown away, that of droppable requests which backfill or whose
@@ -296,8 +330,7 @@ class Memory:
         """
         rank = RANKS[request.traffic_class]
         lower = [each for each in running if RANKS[each.traffic_class] < rank]
-        num_new, left = self._own_need(request)
-        if self._is_within_reserve(request, num_new, left, self._holdings_of(load), load):
+        if is_owed:
             return lower
         if not self._caution.has_credit:
             return []
@@ -340,3 +373,12 @@ class Memory:
 def _held_blocks(load: ReplicaLoad) -> int:
     """Return the blocks of those that run, each counted once."""
     return load.num_blocks - load.num_available_blocks - load.num_fenced_blocks
+
+
+def _lent_classes(is_preemptible: Sequence[bool]) -> npt.NDArray[np.bool_]:
+    """Return which classes run on what is lent, by class: those that can be preempted and rank
+    below all that cannot.
+    """
+    firm = [RANKS[c] for c, lent in enumerate(is_preemptible) if not lent]
+    lowest = min(firm, default=0)
+    return np.array([lent and RANKS[c] < lowest for c, lent in enumerate(is_preemptible)])

@@ -9,7 +9,7 @@ taken whose work is restored at the least cost for each block needed; it gives e
 as much of its tail as is wanted.
 
 Between two preemptions a request makes some progress, in tokens or time, except that a higher class
-may call back at any moment what a droppable one was lent.
+may call back at any moment what a droppable one was lent, and anybody what is reserved for it.
 """
 
 from collections.abc import Sequence
@@ -52,6 +52,7 @@ class Need:
     load: ReplicaLoad
     now_ns: int
     only_droppable: bool = False  # nobody else gives
+    is_owed: bool = False  # it is reserved for the beneficiary
     is_whole: bool = False  # a tail would not do: it is needed again, and counts in the peak
 
 
@@ -138,7 +139,9 @@ class Victims:
         is_called_back = (
             is_droppable and RANKS[request.traffic_class] < RANKS[need.beneficiary.traffic_class]
         )
-        return is_called_back or self.has_progressed(request, need.load, need.now_ns)
+        return (
+            is_called_back or need.is_owed or self.has_progressed(request, need.load, need.now_ns)
+        )
 
     def _cheapest(self, candidates: list[Request], need: Need) -> Preemption:
         """Return whose restoring costs least for each block that is needed."""

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from core.clock import NS_PER_S
 from core.policy.base import Blocked
 from core.policy.caution import HIGHEST, LOWEST, Caution
 from core.policy.limits import Limits
@@ -72,6 +73,21 @@ class Rig:
     def fits(self, request: Request) -> bool:
         return self.replica.missing_blocks(request) <= 0
 
+    def end(self, request: Request) -> None:
+        """Let a running `request` be gone."""
+        request.row = -1
+        del self.replica.held[request]
+        self.memory.stopped(request)
+
+    def wait(self, duration_ns: int) -> None:
+        """Open a step after so long."""
+        self.replica.now_ns += duration_ns
+        self.open()
+
+    def close(self, num_tokens: int) -> None:
+        """Let the step compute so many tokens."""
+        self.memory.close(self.replica, num_tokens)  # type: ignore[arg-type]
+
     def open(self) -> None:
         self.memory.open(self.replica)  # type: ignore[arg-type]
 
@@ -112,6 +128,7 @@ def test_others_reserves_stay_free_but_for_droppable_work() -> None:
     """Standard leaves what interactive and administrative reserve, batch only the latter."""
     rig = Rig(RESERVED)
     rig.run(10)
+    rig.end(rig.run(1, traffic_class=INTERACTIVE))
     reserves = {c: rig.demand(rig.request(30, traffic_class=c)).reserve for c in TrafficClass}
     assert reserves == {INTERACTIVE: 5, STANDARD: 25, BATCH: 5, ADMINISTRATIVE: 20}
 
@@ -130,6 +147,76 @@ def test_batch_that_was_preempted_too_often_borrows_nothing() -> None:
     batch = rig.request(10, traffic_class=BATCH)
     batch.num_preemptions = 3
     assert rig.demand(batch).reserve == 25
+
+
+def test_a_quiet_class_lends_its_reserve_to_whoever_can_be_preempted() -> None:
+    """A minute after its last start a class's reserve does not lie idle, until it starts again."""
+    rig = Rig(RESERVED)
+    rig.run(10)
+    rig.end(rig.run(1, traffic_class=INTERACTIVE))
+    rig.wait(60 * NS_PER_S)
+    assert rig.demand(rig.request(30)).reserve == 25
+    rig.wait(1)
+    assert rig.demand(rig.request(30)).reserve == 5
+    rig.end(rig.run(1, traffic_class=INTERACTIVE))
+    assert rig.demand(rig.request(30)).reserve == 25
+
+
+def test_what_a_quiet_class_lent_is_called_back_at_once() -> None:
+    """Standard work in a lent reserve gives it back in the step it is wanted, whenever it came."""
+    rig = Rig(RESERVED)
+    standard = [rig.run(19, grows=1) for _ in range(5)]
+    for each in standard:
+        each.num_preemptions = 1
+        rig.memory.started(each)
+    urgent = rig.request(15, grows=1, traffic_class=INTERACTIVE)
+    assert not rig.fits(urgent)
+    assert rig.make_room(urgent)
+    assert rig.fits(urgent)
+    assert {each.request for each in rig.replica.preempted} <= set(standard)
+
+
+def test_what_batch_may_come_to_hold_keeps_no_higher_class_out() -> None:
+    """With most of the pool free an interactive request beyond its reserve starts at once, however
+    long the batch work that runs may grow.
+    """
+    rig = Rig(RESERVED)
+    rig.run(20, grows=100, traffic_class=BATCH)
+    assert rig.fits(rig.request(36, grows=10, traffic_class=INTERACTIVE))
+    assert not rig.fits(rig.request(36, grows=10, traffic_class=BATCH))
+
+
+def test_what_batch_holds_keeps_others_out() -> None:
+    """Blocks that droppable work has are not given twice."""
+    rig = Rig(RESERVED)
+    rig.run(20, grows=100, traffic_class=BATCH)
+    assert not rig.fits(rig.request(36, grows=40, traffic_class=INTERACTIVE))
+
+
+def test_batch_that_cannot_be_preempted_any_more_has_a_right_to_grow() -> None:
+    """What cannot be dropped counts in full for everybody."""
+    rig = Rig()
+    batch = rig.run(20, grows=75, traffic_class=BATCH)
+    assert rig.fits(rig.request(20, grows=50))
+    batch.num_preemptions = 3
+    rig.memory.stopped(batch)
+    rig.memory.started(batch)
+    assert not rig.fits(rig.request(20, grows=50))
+
+
+def test_standard_counts_on_the_end_of_batch_only_while_work_may_be_thrown_away() -> None:
+    """After too much was preempted, admission is as if batch could not be dropped."""
+    rig = Rig()
+    lost = rig.run(20, grows=75, traffic_class=BATCH)
+    rig.run(20, grows=75, traffic_class=BATCH)
+    head = rig.request(20, grows=35)
+    assert rig.fits(head)
+    given = rig.memory.victim([lost], head, rig.replica.load())
+    assert given is not None
+    rig.replica.preempt(given.request)
+    rig.memory.stopped(lost)
+    rig.close(10)
+    assert not rig.fits(head)
 
 
 def test_within_its_reserve_a_request_needs_no_peak() -> None:
