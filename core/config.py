@@ -148,6 +148,8 @@ class PolicyConfig:
     """Service by which a class may be ahead of its share when its deadlines are earlier, ms."""
     tenant_window_tokens: int = 3000
     """The same for a tenant within its class, prompt tokens."""
+    locality_bypass_ms: int = 2000
+    """Time for which requests with longer cached prefixes may go before one, ms; 0 = never."""
     price_epoch_s: int = 60
     """Prices follow the cost model no more often than this, s."""
     kv_price: float = 0.2
@@ -180,6 +182,7 @@ class PolicyConfig:
         yield from one_of("policy.charge", self.charge, ("time", "tokens"))
         yield from in_range("policy.class_window_ms", self.class_window_ms, 0, 3_600_000)
         yield from in_range("policy.tenant_window_tokens", self.tenant_window_tokens, 0, 2**30)
+        yield from in_range("policy.locality_bypass_ms", self.locality_bypass_ms, 0, 3_600_000)
         yield from in_range("policy.price_epoch_s", self.price_epoch_s, 1, 86_400)
         yield from in_range("policy.kv_price", self.kv_price, 0.0, 10.0)
         yield from in_range("policy.itl_margin", self.itl_margin, 0.0, 2.0)

@@ -288,6 +288,7 @@ def policy_settings(settings: EngineSettings) -> PolicySettings:
         max_model_len=settings.max_model_len,
         max_preemptions=settings.max_preemptions,
         block_size=settings.block_size,
+        prefix_cache=settings.prefix_cache,
         tuning=settings.tuning,
         limits=settings.limits,
     )

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from core.policy.base import Blocked, DecodeBatch, Grant, Step
 from core.policy.flows import NOBODY_NS, Flows, due_ns
 from core.policy.limits import Limits
+from core.policy.locality import Locality
 from core.policy.shares import Shares
 from core.request import Request, RequestStatus
 from core.tenancy import NUM_CLASSES, TrafficClass
@@ -101,6 +102,7 @@ class Contenders:
         guardrails: StepShares,
         tokens: ClassTokens,
         reasons: Reasons | None = None,
+        locality: Locality | None = None,
     ) -> None:
         """Collect all heads; `reasons`, int8[flows], keep flows from starting anything."""
         self.blocked: dict[int, Blocked] = {}  # by flow, in the order of turns
@@ -111,6 +113,7 @@ class Contenders:
         self._guardrails = guardrails
         self._tokens = tokens
         self._reasons = reasons
+        self._locality = locality
         self._backfilling: list[int] = []  # classes that can be dropped for the claim
         self._shut: set[int] = set()  # flows that start nothing more
         self._closed: dict[int, Blocked] = {}  # classes that do not, and why
@@ -155,7 +158,7 @@ class Contenders:
         while (flow := self._next_flow()) >= 0:
             request = self._head(flow)
             if request is not None:
-                return request
+                return self._nearest(request)
             self._update(flow)  # its head was preempted by this very step
         return None
 
@@ -246,8 +249,16 @@ class Contenders:
                 first_ns, first = int(keys[tenant]), tenant * NUM_CLASSES + traffic_class
         return first
 
+    def _nearest(self, head: Request) -> Request:
+        """Return who goes before a waiting `head`, with more of its prompt in the cache."""
+        if self._locality is None or head.status is RequestStatus.RUNNING:
+            return head
+        return self._locality.first(self._step, head)
+
     def _block(self, request: Request, blocked: Blocked) -> None:
         """A waiting head does not start: close its flow, or more than that."""
+        if self._locality is not None and self._locality.blocked(self._step, request):
+            return
         self.blocked[request.flow] = blocked
         self._shut.add(request.flow)
         if blocked in CLOSING:

@@ -3,9 +3,10 @@ really ran.
 
 Owns: the order of the questions. Each answer is in a file of its own: `flows` (who waits),
 `fair_queue` (who was served for its weight), `prices` (what it cost), `contenders` (whose turn),
-`pace` (how many tokens the promised gaps allow), `memory` (whose KV fits), `gates` (the hard limits
-of tenants and classes), `shedding` (who would wait in vain), `leftovers` (what a step left unused,
-and why). Never knows: blocks, rows, plans, clocks.
+`locality` (whose prompt is in the cache), `pace` (how many tokens the promised gaps allow),
+`memory` (whose KV fits), `gates` (the hard limits of tenants and classes), `shedding` (who would
+wait in vain), `leftovers` (what a step left unused, and why). Never knows: blocks, rows, plans,
+clocks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,7 @@ from core.policy.gates import Gates
 from core.policy.leftovers import Leftovers
 from core.policy.lent_rows import LentRows
 from core.policy.limits import Limits
+from core.policy.locality import Locality
 from core.policy.memory import Memory
 from core.policy.pace import Pace, StepBudget
 from core.policy.place_queue import Place
@@ -65,6 +67,7 @@ class HeadracePolicy(Policy):
         self._leftovers = Leftovers(self._flows, self._shares, settings.max_num_batched_tokens)
         self._memory = Memory(settings, self._shares, model)
         self._shedding = Shedding(settings, self._flows, self._shares, self._models)
+        self._locality = Locality(settings, self._flows, self._shedding.protection)
 
     def configure(self, limits: Limits) -> None:
         """Take over the promises and caps from now on."""
@@ -102,6 +105,7 @@ class HeadracePolicy(Policy):
         """Forget a waiting `request`."""
         self._flows.remove(request)
         self._gates.remove(request)
+        self._locality.removed(request)
         self._shedding.remove(request)
 
     def started(self, request: Request) -> None:
@@ -153,7 +157,10 @@ class HeadracePolicy(Policy):
         reasons = self._gates.open(decodes, step.load(), step.now_ns)
         owed = self._gates.owed_rows(step.replica)
         reasons = self._lent_rows.keep(step, self._shares.limits, reasons, owed)
-        return Contenders(step, self._flows, self._shares, self._guardrails, tokens, reasons)
+        self._locality.open()
+        return Contenders(
+            step, self._flows, self._shares, self._guardrails, tokens, reasons, self._locality
+        )
 
     def _hand_out(self, step: Step, budget: StepBudget, contenders: Contenders) -> Blocked:
         """Grant in turn; return what the step was short of when somebody could have gone on."""
@@ -179,7 +186,8 @@ class HeadracePolicy(Policy):
         if contenders.needs_reserve(request) and not self._memory.has_reserve(request, load):
             return Grant(0, Blocked.CLAIM)
         grant = step.grant(request, wanted)
-        if grant.blocked is Blocked.MEMORY and self._memory.make_room(step, request):
+        is_first = self._flows.head(request.flow) is request  # room is not made for others
+        if grant.blocked is Blocked.MEMORY and is_first and self._memory.make_room(step, request):
             grant = step.grant(request, wanted)
         if grant.blocked is Blocked.MEMORY:
             return Grant(0, self._memory.blocked(step, request))

@@ -16,6 +16,7 @@ from core.clock import NS_PER_MS, NS_PER_S
 from core.policy.deadlines import Demand
 from core.policy.flows import Flows
 from core.policy.limits import Limits
+from core.policy.place_queue import Place, PlaceQueue
 from core.policy.prefill_rate import PrefillRate
 from core.policy.shares import Shares
 from core.request import Request
@@ -41,6 +42,7 @@ class Protection:
         self._weights: list[float] = []  # of tenants; known until one comes or limits change
         self._weights_of: tuple[Limits, int, int] | None = None
         self._promise_ns = [UNKNOWN_NS] * NUM_CLASSES  # the last seen of each class
+        self._by_deadline = PlaceQueue(_deadline)  # the protected
 
     def add(self, request: Request, now_ns: int, tokens_ahead: int) -> None:
         """Take in a waiting request with a deadline; `tokens_ahead` are of prompts under way."""
@@ -50,14 +52,22 @@ class Protection:
         self._flow_tokens[flow] = self._flow_tokens.get(flow, 0) + request.num_tokens
         if self._holds(request, now_ns, tokens_ahead):
             self.protected.add(request)
+            self._by_deadline.add(request)
 
     def remove(self, request: Request) -> None:
         """Forget it."""
-        self.protected.discard(request)
+        if request in self.protected:
+            self.protected.remove(request)
+            self._by_deadline.remove(request)
         self._demands[request.traffic_class].remove(request.ttft_deadline_ns, request.num_tokens)
         self._flow_tokens[request.flow] -= request.num_tokens
         if not self._flow_tokens[request.flow]:
             del self._flow_tokens[request.flow]
+
+    def earliest_ns(self) -> int:
+        """Return the earliest deadline of a protected request, UNKNOWN_NS if there is none."""
+        first = self._by_deadline.peek()
+        return UNKNOWN_NS if first is None else first.ttft_deadline_ns
 
     def tenant_weights(self) -> list[float]:
         """Return the weights of all tenants seen, by index."""
@@ -128,3 +138,7 @@ class Protection:
         units = tokens * price * max(tenants) / own
         lead = shares.over_share(request.flow)
         return lead + units <= shares.tenant_window or tokens <= possible * own / sum(tenants)
+
+
+def _deadline(request: Request) -> Place:
+    return (request.ttft_deadline_ns, request.order)

@@ -20,5 +20,6 @@ class PolicySettings:
     max_model_len: int = 8192
     max_preemptions: int = 3
     block_size: int = 32
+    prefix_cache: bool = False
     tuning: PolicyConfig = field(default_factory=PolicyConfig)
     limits: Limits = field(default_factory=Limits)

@@ -24,6 +24,8 @@ class PolicyStep:
     replica: int = 0
     number: int = 1
     grants: list[tuple[Request, int]] = field(default_factory=list)
+    hits: dict[Request, int] = field(default_factory=dict)
+    looks: list[Request] = field(default_factory=list)  # whose hits were asked for
 
     @property
     def num_running(self) -> int:
@@ -57,7 +59,8 @@ class PolicyStep:
         return self.left.get(request, request.prompt_len)
 
     def hit_tokens(self, request: Request) -> int:
-        return 0
+        self.looks.append(request)
+        return self.hits.get(request, 0)
 
     def start(self, request: Request) -> Blocked:
         blocked = self.blocked.get(request, Blocked.NOTHING)
@@ -67,6 +70,7 @@ class PolicyStep:
             request.replica, request.row = self.replica, request.request_id
             self.policy.started(request)
             self.under_way.append(request)
+            self.left[request] = request.prompt_len - self.hits.get(request, 0)
         return blocked
 
     def grant(self, request: Request, max_tokens: int) -> Grant:
