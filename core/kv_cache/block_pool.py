@@ -84,6 +84,7 @@ class BlockPool:
         )  # the last entry is the list's head
         self._older = array("i", [num_blocks]) * (num_blocks + 1)
         self._search_from = 0
+        self._too_long = num_blocks + 1  # no free run is that long, as far as is known
         self._eviction_batch = min(MAX_EVICTION_BATCH, int(EVICTION_SHARE * num_blocks))
 
     @property
@@ -253,9 +254,15 @@ class BlockPool:
 
     def _find_run(self, length: int) -> int:
         """Return the first block of a free run of `length` blocks, or -1."""
-        run = bytes(length)
-        start = self._kinds.find(run, self._search_from)
-        return start if start >= 0 else self._kinds.find(run)
+        if length >= self._too_long:
+            return -1
+        run, search_from = bytes(length), self._search_from
+        start = self._kinds.find(run, search_from)
+        if start < 0:
+            start = self._kinds.find(run, 0, search_from + length - 1)
+        if start < 0:
+            self._too_long = length
+        return start
 
     def _take(self, start: int, end: int) -> list[int]:
         self._kinds[start:end] = bytes([HELD]) * (end - start)
@@ -276,6 +283,7 @@ class BlockPool:
     def _set_free(self, block_id: int) -> None:
         self._kinds[block_id] = FREE
         self.num_free += 1
+        self._too_long = self.num_blocks + 1
 
     def _link_newest(self, block_id: int) -> None:
         head = self.num_blocks

@@ -28,7 +28,7 @@ wasteful but not unsafe.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -90,8 +90,7 @@ class Wait:
     start_ns: int = 0  # when it will probably start; 0 = nobody can tell
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(NamedTuple):
     """The step's answer: tokens granted (0 if blocked)."""
 
     num_tokens: int
@@ -158,8 +157,7 @@ class RunningRows:
     num_blocks: npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaLoad:
+class ReplicaLoad(NamedTuple):
     """A replica as an admission test sees it."""
 
     num_blocks: int

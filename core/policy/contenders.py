@@ -123,6 +123,8 @@ class Contenders:
         for request in sorted(step.prefills(), key=due_ns, reverse=True):
             self._under_way.setdefault(request.flow, []).append(request)
         self._due = self._heads()
+        self._first = [-1] * NUM_CLASSES  # by class: the flow whose head is due first, and when
+        self._first_ns = [NOBODY_NS] * NUM_CLASSES
         self._has_choice = step.may_start_requests or bool(self._under_way)
         if self._has_choice:
             self._serviceable = self._due < NOBODY_NS
@@ -192,9 +194,8 @@ class Contenders:
 
     def _heads(self) -> Times:
         """Return when the head of each flow is due, int64[flows]: NOBODY_NS without one."""
-        due = self._flows.due_ns.copy()
-        if self._reasons is not None:
-            due[self._reasons > 0] = NOBODY_NS
+        due = self._flows.due_ns
+        due = due.copy() if self._reasons is None else np.where(self._reasons, NOBODY_NS, due)
         for flow, requests in self._under_way.items():
             due[flow] = min(int(due[flow]), due_ns(requests[-1]))
         return due
@@ -204,6 +205,8 @@ class Contenders:
         self._shares.advance(self._serviceable)
         due = self._due.reshape(-1, NUM_CLASSES)
         self._keys = np.where(self._shares.tenants_within(), due, NOBODY_NS)
+        for traffic_class in CLASSES if len(due) else ():
+            self._find_first(traffic_class)
 
     def _next_flow(self) -> int:
         """Return the flow whose turn it is, or -1."""
@@ -241,13 +244,16 @@ class Contenders:
         """Return the flow of `classes` within its window whose head is due first, or -1."""
         first_ns, first = NOBODY_NS, -1
         for traffic_class in classes:
-            if self._tokens.most[traffic_class] <= 0:
-                continue
-            keys = self._keys[:, traffic_class]
-            tenant = int(keys.argmin())
-            if keys[tenant] < first_ns:
-                first_ns, first = int(keys[tenant]), tenant * NUM_CLASSES + traffic_class
+            if self._first_ns[traffic_class] < first_ns and self._tokens.most[traffic_class] > 0:
+                first_ns, first = self._first_ns[traffic_class], self._first[traffic_class]
         return first
+
+    def _find_first(self, traffic_class: int) -> None:
+        """Look for the head of a class that is due first, of tenants within their windows."""
+        keys = self._keys[:, traffic_class]
+        tenant = int(keys.argmin())
+        self._first[traffic_class] = tenant * NUM_CLASSES + traffic_class
+        self._first_ns[traffic_class] = int(keys[tenant])
 
     def _nearest(self, head: Request) -> Request:
         """Return who goes before a waiting `head`, with more of its prompt in the cache."""
@@ -285,12 +291,10 @@ class Contenders:
     def _close(self, classes: Sequence[int], why: Blocked) -> None:
         """Let nothing of `classes` start; prompts under way go on."""
         self._closed.update(dict.fromkeys(classes, why))
-        if len(classes) == NUM_CLASSES:
-            self._due.fill(NOBODY_NS)
-            self._keys.fill(NOBODY_NS)
-        for traffic_class in classes if len(classes) < NUM_CLASSES else ():
+        for traffic_class in classes:
             self._due[traffic_class::NUM_CLASSES] = NOBODY_NS
             self._keys[:, traffic_class] = NOBODY_NS
+            self._first_ns[traffic_class] = NOBODY_NS
         for flow in self._under_way:
             self._update(flow)
 
@@ -302,6 +306,7 @@ class Contenders:
         tenant, traffic_class = divmod(flow, NUM_CLASSES)
         within = self._shares.is_within(flow)
         self._keys[tenant, traffic_class] = due if within else NOBODY_NS
+        self._find_first(traffic_class)
 
     def _head(self, flow: int) -> Request | None:
         under_way = self._under_way.get(flow)

@@ -24,14 +24,14 @@ class FuturePeak:
         """Sort them: `left` and `held` in tokens, int64[n]; `num_shared` tokens of the sum of
         `held` are counted more than once.
         """
-        order = np.argsort(-left)
-        self.left: Tokens = left[order]
-        self.total = int(held.sum())
-        self._negative_left: Tokens = -self.left
-        self._held: Tokens = np.cumsum(held[order])
+        negative = -left
+        order = negative.argsort()
+        self._negative_left: Tokens = negative[order]
+        self.left: Tokens = -self._negative_left
+        self._held: Tokens = held[order].cumsum()
+        self.total = int(self._held[-1]) if len(left) else 0
         self._num_shared = num_shared
-        ranks = np.arange(1, len(left) + 1)
-        self._growth: Tokens = self.left * ranks
+        self._growth: Tokens = self.left * np.arange(1, len(left) + 1)
         self._growth_behind: Tokens = self._growth + self.left  # with one more before them
 
     def peak(self) -> int:

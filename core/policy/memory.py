@@ -15,6 +15,7 @@ counts as if it were its own from the first of them that ends on, which is on th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 
 import numpy as np
@@ -23,7 +24,7 @@ import numpy.typing as npt
 from core.policy.base import Blocked, Preemption, ReplicaLoad, Step
 from core.policy.caution import Caution
 from core.policy.cost_model import CostModel
-from core.policy.future_peak import FuturePeak
+from core.policy.future_peak import FuturePeak, Tokens
 from core.policy.limits import Limits
 from core.policy.output_history import OutputHistory
 from core.policy.preemption import RANKS, Leads, Need, Victims
@@ -52,23 +53,39 @@ class Demand:
         return self.growth + self.reserve + self.headroom
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Holdings:
-    """What runs on a replica, in sums."""
+    """What runs on a replica, an entry a request; peaks are worked out when they are asked for."""
 
-    peak: FuturePeak
     by_class: list[int]  # blocks
-    firm_peak: FuturePeak  # of those that are not lent what they hold
-    num_lent: int  # tokens that the others hold
+    to_come: Tokens
+    held: Tokens
+    is_firm: npt.NDArray[np.bool_]  # not lent what it holds
+    num_shared: int  # tokens of `held` that are counted more than once
+    num_firm_shared: int  # of those that are firm
+
+    @cached_property
+    def most(self) -> int:
+        """The tokens that all will hold if nobody ends before they have grown."""
+        return int(self.held.sum()) + int(self.to_come.sum())
 
     def peak_with(self, left: int, held: int) -> int:
         """Return the most tokens that all will hold with one more, growing as foreseen."""
-        return self.peak.peak_with(left, held)
+        return self._peak.peak_with(left, held)
 
     def firm_peak_with(self, left: int, held: int) -> int:
         """Return the same, were those that are lent what they hold not to grow."""
-        firm = self.firm_peak.peak_with(left, held) + self.num_lent
+        num_lent = int(self.held[~self.is_firm].sum())
+        firm = self._firm_peak.peak_with(left, held) + num_lent
         return min(firm, self.peak_with(left, held))
+
+    @cached_property
+    def _peak(self) -> FuturePeak:
+        return FuturePeak(self.to_come, self.held, self.num_shared)
+
+    @cached_property
+    def _firm_peak(self) -> FuturePeak:
+        return FuturePeak(self.to_come[self.is_firm], self.held[self.is_firm], self.num_firm_shared)
 
 
 class Memory:
@@ -172,16 +189,17 @@ class Memory:
         claimant = self._claims.get(load.replica, request)
         if claimant is not request and not self._caution.has_credit:
             return Demand(headroom=load.num_blocks)  # it could not be dropped again
-        ignores_lent = self._ignores_growth_of_lent(request)
-        peak_with = holdings.firm_peak_with if ignores_lent else holdings.peak_with
-        peak = peak_with(left, request.num_tokens + self._block_size // 2)
-        growth = ceil(peak / self._block_size) - _held_blocks(load) - num_new
-        growth = ceil(max(0, growth) * self._caution.factor)
         if request.num_preemptions:
             mark = ceil(self._settings.tuning.readmit_above_fraction * load.num_blocks)
             headroom = max(headroom, mark)
         kept = self._kept_from(request, load, is_droppable=self._victims.is_droppable(request))
-        return Demand(growth, kept, headroom)
+        held = request.num_tokens + self._block_size // 2
+        most = self._growth(holdings.most + left + held, num_new, load)
+        if num_new + most + kept + headroom <= load.num_available_blocks:
+            return Demand(most, kept, headroom)  # it fits, whoever ends when
+        ignores_lent = self._ignores_growth_of_lent(request)
+        peak_with = holdings.firm_peak_with if ignores_lent else holdings.peak_with
+        return Demand(self._growth(peak_with(left, held), num_new, load), kept, headroom)
 
     def has_reserve(self, request: Request, load: ReplicaLoad) -> bool:
         """Tell whether what is reserved for its class takes `request`."""
@@ -257,28 +275,38 @@ class Memory:
         """Sum up what runs; blocks that a row holds beyond its tokens are tokens to come."""
         rows, size = load.rows, self._block_size
         assert rows is not None
-        active = np.flatnonzero(rows.active)
+        active = rows.active.nonzero()[0]
         num_tokens, num_blocks = rows.num_tokens[active], rows.num_blocks[active]
         classes = rows.traffic_class[active]
         flows = rows.tenant_index[active] * NUM_CLASSES + classes
         outputs = num_tokens - rows.prompt_len[active]
         left = self._history.left(flows, outputs, rows.max_length[active] - num_tokens)
-        ahead = np.maximum((num_blocks - 1) * size + 1 - num_tokens, 0)
+        ahead = num_blocks * size
+        ahead -= num_tokens + (size - 1)
+        np.maximum(ahead, 0, out=ahead)
         held = num_tokens + ahead + size // 2
-        num_shared = max(0, int(num_blocks.sum()) - _held_blocks(load)) * size
-        by_class = np.bincount(classes, num_blocks, NUM_CLASSES).astype(np.int64).tolist()
-        to_come = np.maximum(left - ahead, 0)
+        by_class = [int(num) for num in np.bincount(classes, num_blocks, NUM_CLASSES).tolist()]
+        num_shared = max(0, sum(by_class) - _held_blocks(load)) * size
         is_firm = ~self._is_lent[classes]
         if self._undroppable:
             rows_kept = [each.row for each in self._undroppable if each.replica == load.replica]
             is_firm |= np.isin(active, rows_kept)
-        shared_firm = max(0, int(num_blocks[is_firm].sum()) - _held_blocks(load)) * size
+        num_firm_blocks = int(num_blocks.sum(where=is_firm))
         return _Holdings(
-            FuturePeak(to_come, held, num_shared),
-            by_class,
-            FuturePeak(to_come[is_firm], held[is_firm], shared_firm),
-            int(held[~is_firm].sum()),
+            by_class=by_class,
+            to_come=np.maximum(left - ahead, 0),
+            held=held,
+            is_firm=is_firm,
+            num_shared=num_shared,
+            num_firm_shared=max(0, num_firm_blocks - _held_blocks(load)) * size,
         )
+
+    def _growth(self, num_tokens: int, num_new: int, load: ReplicaLoad) -> int:
+        """Return how many blocks more than now, and than the `num_new` of one that starts, are kept
+        for `num_tokens` in all.
+        """
+        growth = ceil(num_tokens / self._block_size) - _held_blocks(load) - num_new
+        return ceil(max(0, growth) * self._caution.factor)
 
     def _own_need(self, request: Request) -> tuple[int, int]:
         """Return the blocks that `request` starts with, and the tokens that it grows by."""

@@ -22,6 +22,7 @@ MAX_OCTAVES = 17
 EDGES: Tokens = np.unique(
     np.round(2.0 ** (np.arange(MAX_OCTAVES * BUCKETS_PER_OCTAVE + 1) / BUCKETS_PER_OCTAVE))
 ).astype(np.int64)  # the longest output in each bucket
+BUCKET_OF = EDGES.searchsorted(np.arange(EDGES[-1] + 1)).astype(np.int8)  # of each length
 MIN_SAMPLES = 16  # with fewer there is no history
 MAX_SAMPLES = 512
 UNKNOWN_TOKENS = 1024  # an output without history, unless the request wants less
@@ -44,7 +45,7 @@ class OutputHistory:
             return
         self._make_place(flow)
         counts = self._counts[flow]
-        counts[min(int(EDGES.searchsorted(num_output_tokens)), len(EDGES) - 1)] += 1
+        counts[BUCKET_OF.take(num_output_tokens, mode="clip")] += 1
         if counts.sum() >= MAX_SAMPLES:
             counts *= 0.5
         self._tabulate(flow)
@@ -61,8 +62,7 @@ class OutputHistory:
         """
         if len(self._is_known) <= int(flows.max(initial=-1)):
             self._make_place(int(flows.max()))
-        buckets = np.minimum(EDGES.searchsorted(num_output_tokens + 1), len(EDGES) - 1)
-        lengths = self._lengths[flows, buckets]
+        lengths = self._lengths[flows, BUCKET_OF.take(num_output_tokens + 1, mode="clip")]
         expected = np.where(self._is_known[flows], lengths - num_output_tokens, UNKNOWN_TOKENS)
         left: Tokens = np.minimum(np.maximum(expected, 1), max_left)
         return left
@@ -71,8 +71,8 @@ class OutputHistory:
         """Return how many more tokens one request will have."""
         if flow >= len(self._is_known) or not self._is_known[flow]:
             return min(UNKNOWN_TOKENS, max_left)
-        bucket = min(int(EDGES.searchsorted(num_output_tokens + 1)), len(EDGES) - 1)
-        return min(max(1, int(self._lengths[flow, bucket]) - num_output_tokens), max_left)
+        length = int(self._lengths[flow, BUCKET_OF.take(num_output_tokens + 1, mode="clip")])
+        return min(max(1, length - num_output_tokens), max_left)
 
     def _tabulate(self, flow: int) -> None:
         """Find, for outputs that reach each bucket, where the quantile of their lengths is."""

@@ -48,6 +48,7 @@ class OnReplica:
     shares: list[int] = field(default_factory=list)  # of each class
     tenant_reasons: Reasons = field(default_factory=lambda: np.zeros(0, np.int8))
     class_reasons: Reasons = field(default_factory=lambda: np.zeros(NUM_CLASSES, np.int8))
+    reasons: Reasons | None = None  # of both, int8[tenants, classes], until one of them changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,10 @@ class StartLimits:
     def reasons(self, replica: int) -> Reasons:
         """Return what keeps each flow from starting, int8[tenants, classes]."""
         on = self._on(replica)
-        tenants = on.tenant_reasons[:, None]
-        return np.where(tenants, tenants, on.class_reasons)
+        if on.reasons is None:
+            tenants = on.tenant_reasons[:, None]
+            on.reasons = np.where(tenants, tenants, on.class_reasons)
+        return on.reasons
 
     def blocked(self, request: Request, replica: int) -> Blocked:
         """Return what keeps a waiting `request`, as a whole, from starting."""
@@ -172,7 +175,7 @@ class StartLimits:
         for replica, on in self._replicas.items():
             on.quotas = [_share(each.kv_quota_fraction, on.num_blocks) for each in self._tenants]
             on.shares = [_share(each.max_kv_fraction, on.num_blocks) for each in self._classes]
-            on.tenant_reasons = np.zeros(len(self._tenants), np.int8)
+            on.tenant_reasons, on.reasons = np.zeros(len(self._tenants), np.int8), None
             for tenant in range(len(self._tenants)):
                 self._look_at_tenant(replica, tenant)
             self._look_at_classes(replica)
@@ -189,7 +192,8 @@ class StartLimits:
             reason = Blocked.CONCURRENCY
         elif 0 < on.quotas[tenant] <= on.tenants[tenant].num_blocks:
             reason = Blocked.KV_QUOTA
-        on.tenant_reasons[tenant] = reason
+        if on.tenant_reasons[tenant] != reason:
+            on.tenant_reasons[tenant], on.reasons = reason, None
 
     def _look_at_classes(self, replica: int) -> None:
         """Work out what keeps classes from starting more: their caps, and what others reserve."""
@@ -208,7 +212,8 @@ class StartLimits:
                 reason = Blocked.CLASS_CAP
             elif self._is_fixed[index] and 0 < self._max_num_seqs - num_fixed <= kept_free:
                 reason = Blocked.RESERVE
-            on.class_reasons[index] = reason
+            if on.class_reasons[index] != reason:
+                on.class_reasons[index], on.reasons = reason, None
 
     def _needed_blocks(self, request: Request) -> int:
         return -(-(request.prompt_len + request.max_tokens) // self._block_size)

@@ -41,6 +41,7 @@ class StepBuilder:
         self._decode_rows: Rows = np.empty(0, np.int64)
         self._decode_batch: DecodeBatch | None = None
         self._prefill_tokens: dict[Request, int] = {}
+        self._left: dict[Request, int] = {}  # of prompts under way, behind what the step has
         self._partial: set[Request] = set()
         self._route: Route | None = None  # of the request that was looked at last
 
@@ -74,14 +75,15 @@ class StepBuilder:
             rows = self._memory.grow(rows, rows[needs_block])
         self._decode_rows = rows
         self.tokens_left -= len(rows)
-        begun = [r for r in self.prefills() if table.last_step[r.row] > 0]
-        self._partial.update(begun)
+        for row in table.prefill_rows().tolist():
+            request = table.request_at(row)
+            self._count_left(request)
+            if table.last_step[row] > 0:
+                self._partial.add(request)
 
     def prefills(self) -> list[Request]:
         """Return the running requests with tokens left to prefill."""
-        rows = self._table.prefill_rows().tolist()
-        requests = [self._table.request_at(row) for row in rows]
-        return [request for request in requests if self.remaining(request) > 0]
+        return list(self._left)
 
     def decodes(self) -> DecodeBatch:
         """Return the decodes in the step; the same object as long as they are the same."""
@@ -118,8 +120,7 @@ class StepBuilder:
         """Return the tokens left to prefill; of a waiting request all."""
         if request.status is not RequestStatus.RUNNING:
             return request.num_tokens
-        left = self._table.prefill_end[request.row] - self._table.num_scheduled[request.row]
-        return int(left) - self._prefill_tokens.get(request, 0)
+        return self._left.get(request, 0)
 
     def hit_tokens(self, request: Request) -> int:
         """Return how many tokens of a waiting `request` the prefix cache holds, or the host."""
@@ -161,7 +162,10 @@ class StepBuilder:
             self.tokens_left += 1
         self.tokens_left += self._prefill_tokens.pop(request, 0)
         self._partial.discard(request)
+        self._left.pop(request, None)
         self._memory.give_up(request, relief, num_blocks, PreemptionCause.ADMISSION)
+        if request.row >= 0:
+            self._count_left(request)
 
     def shed(self, request: Request, rejection: Rejection) -> None:
         """Refuse a waiting `request`."""
@@ -216,6 +220,14 @@ class StepBuilder:
             records, replica = self._scheduler.records, self._replica.index
             records.routed(request, replica, self._route.here, self._route.elsewhere, self.now_ns)
         self._memory.start(request, quote)
+        self._count_left(request)
+
+    def _count_left(self, request: Request) -> None:
+        """Look up how much of a running prompt is not scheduled, if any."""
+        row = request.row
+        left = int(self._table.prefill_end[row]) - int(self._table.num_scheduled[row])
+        if left > 0:
+            self._left[request] = left
 
     def _note_wait(self, request: Request, blocked: Blocked) -> None:
         """Note once what keeps a request from its start, and the numbers that were compared."""
@@ -262,7 +274,9 @@ class StepBuilder:
         self._prefill_tokens[request] = self._prefill_tokens.get(request, 0) + num_tokens
         self.tokens_left -= num_tokens
         if num_tokens < remaining:
+            self._left[request] = remaining - num_tokens
             self._partial.add(request)
         else:
+            self._left.pop(request, None)
             self._partial.discard(request)
         return Grant(num_tokens)

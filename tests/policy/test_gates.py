@@ -195,7 +195,7 @@ def test_a_class_has_at_most_its_sequences_on_a_replica() -> None:
     run(gates, wait(gates, make_request(1, traffic_class=BATCH)))
     second = wait(gates, make_request(2, traffic_class=BATCH))
     assert blocked(gates, second) is Blocked.CLASS_CAP
-    assert blocked(gates, second, replace(LOAD, replica=1)) is Blocked.NOTHING
+    assert blocked(gates, second, LOAD._replace(replica=1)) is Blocked.NOTHING
 
 
 def test_reserved_sequences_are_lent_only_to_those_that_can_be_preempted() -> None:
@@ -231,7 +231,7 @@ def test_a_quota_counts_what_requests_may_come_to_hold() -> None:
     second = wait(gates, make_request(2, 4, 12))  # 4 blocks
     assert blocked(gates, second) is Blocked.KV_QUOTA
     assert blocked(gates, wait(gates, make_request(3, 4, 8))) is Blocked.NOTHING
-    assert blocked(gates, second, replace(LOAD, replica=1)) is Blocked.NOTHING
+    assert blocked(gates, second, LOAD._replace(replica=1)) is Blocked.NOTHING
     end(gates, first)
     assert blocked(gates, second) is Blocked.NOTHING
 
@@ -262,7 +262,7 @@ def test_a_tenant_runs_only_on_its_replicas() -> None:
     request = wait(gates, make_request(1))
     assert blocked(gates, request) is Blocked.INCOMPATIBLE
     assert gates.blocked_everywhere(request) is Blocked.INCOMPATIBLE
-    assert blocked(gates, request, replace(LOAD, replica=1)) is Blocked.NOTHING
+    assert blocked(gates, request, LOAD._replace(replica=1)) is Blocked.NOTHING
     assert gates.blocked_everywhere(request) is Blocked.NOTHING
 
 

@@ -47,6 +47,7 @@ def test_it_regrows_only_when_all_its_tokens_fit() -> None:
     rig.take(request, num_blocks=3)
     other = rig.submit(2, [90] * 20, 8)
     step = StepBuilder(rig.engine.core._scheduler, rig.engine.core._replicas[0], 1)
+    step.add_decodes()
     assert step.prefills() == [request]
     assert step.grant(other, 99) == Grant(20)
     assert step.grant(request, 1) == Grant(0, Blocked.MEMORY)
