@@ -150,13 +150,15 @@ class PolicyConfig:
     """The same for a tenant within its class, prompt tokens."""
     locality_bypass_ms: int = 2000
     """Time for which requests with longer cached prefixes may go before one, ms; 0 = never."""
+    company_fraction: float = 0.25
+    """Share of its promise for which a prompt with a tight gap cap waits to decode with others."""
     price_epoch_s: int = 60
     """Prices follow the cost model no more often than this, s."""
     kv_price: float = 0.2
     """Price of holding the whole KV pool for a step, as a share of that step."""
     itl_margin: float = 0.2
     """Share by which a predicted step stays below the promised gap; more where steps scatter."""
-    tile_tokens: int = 16
+    tile_tokens: int = 4
     """A chunk that does not end its prompt is a multiple of this, tokens."""
     quantum_tokens: int = 512
     """Prompt tokens in one grant, at the most."""
@@ -169,7 +171,8 @@ class PolicyConfig:
     progress_ms: int = 2000
     """Time that a request gets at least between two preemptions, or `progress_tokens`, ms."""
     swap_gb_per_s: float = 5.0
-    """Speed of copies between a KV pool and host memory, one way, GB/s; 0 = never swap."""
+    """Speed of copies between a KV pool and host memory where none was measured, one way, GB/s; 0 =
+    never swap."""
     max_preempted_fraction: float = 0.05
     """Share of preempted tokens in all computed ones; above it admission becomes stricter."""
     shed_enter: float = 0.9
@@ -190,7 +193,7 @@ class PolicyConfig:
         yield from in_range("policy.quantum_tokens", self.quantum_tokens, 1, 65536)
         for name in (
             "preempt_below_fraction", "readmit_above_fraction", "max_preempted_fraction",
-            "shed_enter", "shed_leave",
+            "shed_enter", "shed_leave", "company_fraction",
         ):  # fmt: skip
             yield from in_range(f"policy.{name}", getattr(self, name), 0.0, 1.0)
         yield from in_range("policy.swap_gb_per_s", self.swap_gb_per_s, 0.0, 10_000.0)

@@ -197,6 +197,7 @@ EXECUTOR_PAGE = np.dtype(
         ("num_kv_blocks", np.int64),
         ("num_host_blocks", np.int64),  # host memory for the KV blocks of swapped requests
         ("block_bytes", np.int64),
+        ("swap_gb_per_s", np.float64),  # speed of copies of blocks, one way, as measured
         # Measured at the start, ns: a step, a token, a pair, a decode's context token, a decode.
         ("cost_basis", np.float64, (5,)),
         ("threads", np.int32),

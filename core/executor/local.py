@@ -19,7 +19,7 @@ from core.executor.kv_budget import KvBudget, KvDemand, budget_kv, free_memory_b
 from core.executor.kv_pool import SwapSpace, allocate_kv_pool
 from core.executor.model_runner import LOGITS_BYTES_MAX, ModelRunner
 from core.executor.protocol import NO_STATISTICS, ExecutorInfo, ExecutorSettings, ExecutorStatistics
-from core.executor.step_timing import StepTimer, known_or_measured
+from core.executor.step_timing import StepTimer, copy_speed, known_or_measured
 from core.executor.threads import available_cores, resolve_threads
 from core.kernels.paged_attention import AttentionBatch
 from core.kernels.selection import Kernels, select_kernels
@@ -78,6 +78,10 @@ class LocalExecutor:
             self._swap_space = SwapSpace(caches, num_host_blocks)
             self._runner = self._make_runner(model, kernels, caches)
             basis = self._basis(model, kernels, threads)
+            swap_gb_per_s = copy_speed(
+                self._swap_space, min(budget.num_blocks, num_host_blocks), demand.block_bytes,
+                self._clock,
+            )  # fmt: skip
         return ExecutorInfo(
             num_kv_blocks=budget.num_blocks,
             block_size=settings.block_size,
@@ -92,6 +96,7 @@ class LocalExecutor:
             basis=basis,
             num_host_blocks=num_host_blocks,
             block_bytes=demand.block_bytes,
+            swap_gb_per_s=swap_gb_per_s,
         )
 
     def execute(self, plan: StepPlan) -> StepResult:

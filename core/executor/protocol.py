@@ -50,6 +50,7 @@ class ExecutorInfo:
     basis: CostBasis | None = None  # what its steps cost
     num_host_blocks: int = 0  # room for the KV blocks of swapped requests
     block_bytes: int = 0
+    swap_gb_per_s: float = 0.0  # as copies of such blocks were timed, one way; 0 = they were not
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ The shapes tell the five prices of a `CostBasis` apart: few and many decodes, sh
 contexts, prompt chunks with and without tokens before them. The shortest of a few runs counts,
 because whatever disturbs a run makes it longer; what disturbs all runs is for the moving factors of
 `core.policy.calibration`. A basis that cannot be kept is measured again at the next start, and so
-is one that fits its own steps badly: other work came and went while they ran.
+is one that fits its own steps badly: other work came and went while they ran. The speed of copies
+to host memory takes a few milliseconds, and is measured at every start.
 """
 
 import hashlib
@@ -25,17 +26,19 @@ import torch
 from torch import Tensor
 
 from core.clock import NS_PER_MS, Clock
-from core.executor.kv_pool import allocate_kv_pool
+from core.executor.kv_pool import SwapSpace, allocate_kv_pool
 from core.kernels.choice import Choice
 from core.kernels.paged_attention import AttentionBatch
 from core.models.llama import LlamaModel
 from core.policy.calibration import MeasuredStep, fit_basis, fit_error
 from core.policy.cost_model import CostBasis, StepWork
+from core.scheduler.plan import COPY, CopyDirection
 
 VERSION = 1  # of shapes and method; a basis of another one is not used
 SCRATCH_TOKENS = 2048
 SCRATCH_BYTES_MAX = 2**27
 RUNS = 3
+COPY_BYTES = 2**22
 KEPT_ERROR_MAX = 0.1
 TIME_LIMIT_NS = 1500 * NS_PER_MS  # then each shape that is left runs once
 
@@ -134,6 +137,22 @@ class StepTimer:
     @property
     def _block_size(self) -> int:
         return self._model.attention_shape.block_size
+
+
+def copy_speed(space: SwapSpace, num_blocks: int, block_bytes: int, clock: Clock) -> float:
+    """Return how fast blocks are copied out and in again, one way, GB/s; 0.0 if none can be.
+
+    The first `num_blocks` of pool and host memory are nobody's yet. The first run finds the pages.
+    """
+    count = min(num_blocks, max(1, COPY_BYTES // block_bytes))
+    times = []
+    for _ in range(1 + RUNS if count > 0 else 0):
+        began_ns = clock.now_ns()
+        for direction in (CopyDirection.OUT, CopyDirection.IN):
+            space.copy(np.array([(direction, block, block) for block in range(count)], COPY))
+        times.append(clock.now_ns() - began_ns)
+    shortest_ns = min(times[1:], default=0)
+    return 2 * count * block_bytes / shortest_ns if shortest_ns > 0 else 0.0
 
 
 def known_or_measured(

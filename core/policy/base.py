@@ -167,6 +167,7 @@ class ReplicaLoad(NamedTuple):
     num_fenced_blocks: int = 0  # come free when plans in flight are acknowledged
     num_free_host_blocks: int = 0  # room for the blocks of swapped requests
     block_bytes: int = 0  # of a KV block, what swapping it copies; 0 = unknown
+    swap_gb_per_s: float = 0.0  # speed of that, one way, as measured; 0 = unknown
     rows: RunningRows | None = None
 
 

@@ -5,8 +5,8 @@ keep preemptions from becoming a storm. Never knows: when memory is short, or fo
 
 A victim is strictly lower than the beneficiary in (class, over-share, admission), so at no moment
 can two requests preempt each other in turn. Of the lowest class that has a candidate, the one is
-taken whose work is restored at the least cost for each block needed; it gives everything, or only
-as much of its tail as is wanted.
+taken whose work is restored at the least cost for each block needed: it gives everything, copied or
+to be computed again, or only as much of its tail as is wanted.
 
 Between two preemptions a request makes some progress, in tokens or time, except that a higher class
 may call back at any moment what a droppable one was lent, and anybody what is reserved for it.
@@ -150,18 +150,17 @@ class Victims:
         indexes = np.array([request.row for request in candidates])
         computed, held = rows.num_computed[indexes], rows.num_blocks[indexes]
         lost = np.where(self._gives_tail(candidates, held, need), need.num_blocks, held)
-        lost_tokens = np.minimum(computed, lost * self._settings.block_size)
+        kept_tokens = np.maximum(computed - lost * self._settings.block_size, 0)
         whole, kept = (
-            self._costs.recompute(load.replica, tokens)
-            for tokens in (computed, computed - lost_tokens)
+            self._costs.recompute(load.replica, tokens) for tokens in (computed, kept_tokens)
         )
-        gained = np.minimum(held, need.num_blocks)
-        best = int(((whole - kept) / np.maximum(gained, 1)).argmin())
+        recompute, swap = whole - kept, self._costs.swap(load, computed, held)
+        gained = np.maximum(np.minimum(held, need.num_blocks), 1)
+        best = int((np.minimum(recompute, swap) / gained).argmin())
+        if swap[best] < recompute[best]:
+            return Preemption(candidates[best], Relief.SWAP)
         num_tail = int(lost[best]) if lost[best] < held[best] else 0
-        if num_tail:
-            return Preemption(candidates[best], Relief.RECOMPUTE, num_tail)
-        relief = self._costs.relief(load, int(computed[best]), int(held[best]))
-        return Preemption(candidates[best], relief)
+        return Preemption(candidates[best], Relief.RECOMPUTE, num_tail)
 
     def _gives_tail(
         self, candidates: list[Request], held: npt.NDArray[np.int32], need: Need

@@ -57,6 +57,7 @@ class ReplicaUp:
     num_host_blocks: int = 0  # for swapped requests; 0 = it never swaps
     block_bytes: int = 0  # what swapping a block copies; 0 = it has not said
     offer: Offer = NO_RESTRICTION
+    swap_gb_per_s: float = 0.0  # speed of such copies, one way, as measured; 0 = it has not said
 
     def __str__(self) -> str:
         return f"replica {self.replica} is ready: epoch {self.epoch}, {self.num_blocks} KV blocks"

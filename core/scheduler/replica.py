@@ -65,6 +65,7 @@ class Replica:
         self.epoch = 0
         self.num_blocks = 0  # of the last pool; 0 = never up
         self.block_bytes = 0
+        self.swap_gb_per_s = 0.0
         self.offer = NO_RESTRICTION
         self.step = 0
         self.acked_step = 0
@@ -104,6 +105,7 @@ class Replica:
             num_fenced_blocks=pool.num_fenced,
             num_free_host_blocks=self.kv.host.num_free,
             block_bytes=self.block_bytes,
+            swap_gb_per_s=self.swap_gb_per_s,
             rows=self.table.view,
         )
 
@@ -115,6 +117,7 @@ class Replica:
         self.epoch = up.epoch
         self.num_blocks = up.num_blocks
         self.block_bytes = up.block_bytes
+        self.swap_gb_per_s = up.swap_gb_per_s
         self.offer = up.offer
         self.kv = self._empty_cache(self._settings, up.num_blocks, up.num_host_blocks)
 

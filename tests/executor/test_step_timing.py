@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.executor.step_timing import SHAPES, StepTimer, known_or_measured
+from core.executor.kv_pool import SwapSpace
+from core.executor.step_timing import SHAPES, StepTimer, copy_speed, known_or_measured
 from core.kernels.choice import TorchChoice
 from core.kernels.selection import Kernels
 from core.models.llama import LlamaModel, load_weights
@@ -53,6 +54,23 @@ def test_shapes_count_as_a_policy_counts_them() -> None:
     by_tokens = {(s.num_sequences, s.num_tokens, s.context): s.work for s in SHAPES}
     assert by_tokens[8, 1, 1024] == StepWork(num_decodes=8, decode_context=8 * 1024, num_outputs=8)
     assert by_tokens[1, 64, 1024] == StepWork().with_prefill(64, 1024, ends=True)
+
+
+def test_the_speed_of_copies_is_measured_both_ways() -> None:
+    """Four blocks of 1,000 bytes out and in, in a microsecond between two looks at the clock."""
+    pool = [torch.zeros(4, 250)]
+    space = SwapSpace(pool, 4)
+    assert copy_speed(space, 4, 1000, TickingClock()) == 2 * 4 * 1000 / 1000
+
+
+def test_without_host_memory_no_speed_is_known() -> None:
+    """Where nothing can be copied, nothing is measured."""
+    assert copy_speed(SwapSpace([torch.zeros(4, 250)], 0), 0, 1000, TickingClock()) == 0
+
+
+def test_copies_whose_time_cannot_be_told_have_no_speed() -> None:
+    """A clock that stands still divides by nothing."""
+    assert copy_speed(SwapSpace([torch.zeros(4, 250)], 4), 4, 1000, ManualClock()) == 0
 
 
 def test_a_second_start_measures_nothing(tmp_path: Path) -> None:

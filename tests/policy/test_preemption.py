@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -151,14 +152,42 @@ def test_it_is_swapped_if_that_is_cheaper_by_a_margin_and_there_is_room() -> Non
     assert reliefs == [Relief.RECOMPUTE, Relief.SWAP, Relief.RECOMPUTE]
 
 
+def test_a_whole_request_is_copied_if_that_costs_less_than_its_tail_anew() -> None:
+    """Fast copies spare even the few tokens that a tail would cost."""
+    replica = FakeReplica(POOL)
+    [standard] = requests_on(replica, STANDARD)
+    long = make_request(9, 800, 4, order=9, traffic_class=BATCH)
+    replica.start(long)
+    replica.num_free_host_blocks = 200
+    for block_bytes, relief, num_blocks in ((100, Relief.SWAP, 0), (40_000, Relief.RECOMPUTE, 50)):
+        replica.block_bytes = block_bytes
+        preemption = victims_with().choose([long], Need(standard, 50, replica.load(), 0))
+        assert preemption is not None
+        assert (preemption.relief, preemption.num_blocks) == (relief, num_blocks)
+
+
+def test_a_measured_speed_of_copies_counts_instead_of_the_configured_one() -> None:
+    """Copies that are slower than configured are no longer cheaper than computing anew."""
+    replica = FakeReplica(POOL)
+    [standard] = requests_on(replica, STANDARD)
+    long = make_request(9, 800, 4, order=9, traffic_class=BATCH)
+    replica.start(long)
+    replica.num_free_host_blocks, replica.block_bytes = 200, 10_000
+    reliefs = []
+    for replica.swap_gb_per_s in (0.0, 50.0, 0.05):
+        preemption = victims_with().choose([long], Need(standard, 200, replica.load(), 0))
+        reliefs.append(preemption and preemption.relief)
+    assert reliefs == [Relief.SWAP, Relief.SWAP, Relief.RECOMPUTE]
+
+
 def test_without_a_cost_model_nothing_is_swapped() -> None:
     """Tokens and times cannot be compared."""
     replica = FakeReplica(POOL)
     replica.num_free_host_blocks, replica.block_bytes = 500, 1
-    costs = RestoreCosts(SETTINGS, None)
-    assert costs.relief(replica.load(), 800, 200) is Relief.RECOMPUTE
+    costs, sizes = RestoreCosts(SETTINGS, None), (np.array([800], np.int32), np.array([200]))
+    assert np.isinf(costs.swap(replica.load(), *sizes)).all()
     costs.calibrate(0, BASIS)
-    assert costs.relief(replica.load(), 800, 200) is Relief.SWAP
+    assert np.isfinite(costs.swap(replica.load(), *sizes)).all()
 
 
 def test_between_two_preemptions_there_is_progress() -> None:

@@ -123,10 +123,11 @@ def test_what_a_predecessor_published_does_not_count() -> None:
     segment = anonymous_segment(board_layout(EXECUTOR_PAGE))
     writer = BoardWriter(segment, EXECUTOR_PAGE, epoch=3)
     info = make_info(num_kv_blocks=77, basis=CostBasis(5.0, 4.0, 3.0, 2.0, 1.0))
-    show_info(replace(info, num_host_blocks=6, block_bytes=512), "m", writer, 1)
+    info = replace(info, num_host_blocks=6, block_bytes=512, swap_gb_per_s=2.5)
+    show_info(info, "m", writer, 1)
     came_up = arrivals([BoardReader(segment, EXECUTOR_PAGE)])
     basis = CostBasis(5.0, 4.0, 3.0, 2.0, 1.0)
-    assert came_up(0, 3) == ReplicaUp(0, 3, 77, basis, 6, 512, Offer(numerics="cpp"))
+    assert came_up(0, 3) == ReplicaUp(0, 3, 77, basis, 6, 512, Offer(numerics="cpp"), 2.5)
     assert came_up(0, 4) is None
 
 

@@ -49,6 +49,7 @@ class FakeReplica:
         self.preempted: list[Preempted] = []
         self.num_free_host_blocks = 0
         self.block_bytes = 0
+        self.swap_gb_per_s = 0.0
         self.headroom: Callable[[Request, ReplicaLoad], int] = lambda request, load: 0
 
     def start(self, request: Request, num_blocks: int = 0) -> None:
@@ -65,6 +66,7 @@ class FakeReplica:
             num_running=len(self.running()),
             num_free_host_blocks=self.num_free_host_blocks,
             block_bytes=self.block_bytes,
+            swap_gb_per_s=self.swap_gb_per_s,
             rows=self._rows(),
         )
 

@@ -95,7 +95,8 @@ def show_info(info: ExecutorInfo, model: str, writer: BoardWriter, now_ns: int) 
     """Publish what the executor has loaded; the scheduler sizes its pool by it."""
     page = writer.page
     for name in (
-        "weights_bytes", "kv_bytes", "num_kv_blocks", "num_host_blocks", "block_bytes", "threads",
+        "weights_bytes", "kv_bytes", "num_kv_blocks", "num_host_blocks", "block_bytes",
+        "swap_gb_per_s", "threads",
     ):  # fmt: skip
         page[name] = getattr(info, name)
     if info.basis is not None:

@@ -73,6 +73,7 @@ def arrivals(pages: Sequence[BoardReader]) -> CameUp:
             basis if basis.is_usable else None,
             num_host_blocks=int(page["num_host_blocks"]),
             block_bytes=int(page["block_bytes"]),
+            swap_gb_per_s=float(page["swap_gb_per_s"]),
             offer=Offer(numerics=page["kernel_path"].item().decode()),
         )
 
