@@ -38,6 +38,7 @@ from core.scheduler.statistics import (
 from core.scheduler.step_builder import StepBuilder
 from core.scheduler.step_results import apply_result
 from core.scheduler.trace_log import TraceLog
+from core.scheduler.waits import with_numbers
 
 
 class EngineCore:
@@ -130,7 +131,8 @@ class EngineCore:
         found = self._scheduler.requests.get(request_id)
         if found is None or found not in self._scheduler.waiting:
             return None
-        return self._scheduler.policy.why(found)
+        wait = self._scheduler.policy.why(found)
+        return None if wait is None else with_numbers(self._scheduler, found, wait)
 
     def requests(self, limit: int, tenant: str | None = None) -> list[RequestView]:
         """Return up to `limit` live requests, of one `tenant` or all, oldest first."""

@@ -81,6 +81,8 @@ class Verdicts:
     late: list[Late] = field(default_factory=list)
     shares: dict[int, list[float]] = field(default_factory=dict)
     """By class: predicted times to the first token, as shares of the promise."""
+    starts_ns: dict[Request, int] = field(default_factory=dict)
+    """When those that are not late will begin."""
 
 
 class _ClassPlay:
@@ -185,6 +187,7 @@ class FluidReplay:
             predicted_ns = self._settings.now_ns + elapsed_ns
             self.verdicts.late.append(Late(queued.request, predicted_ns))
         else:
+            self.verdicts.starts_ns[queued.request] = self._settings.now_ns + self._elapsed_ns
             self._elapsed_ns = elapsed_ns
             self._served[traffic_class] += queued.num_tokens
             flow.lead_tokens += queued.num_tokens / flow.weight

@@ -138,6 +138,21 @@ class Gates:
             return Blocked.RATE
         return self._starts.blocked_everywhere(request)
 
+    def numbers(self, request: Request, blocked: Blocked) -> tuple[float, float]:
+        """Return the two numbers that were compared when `blocked` kept `request` back; (0, 0) if
+        it is none of the limits here. Of a token rate: the debt and the burst, ms.
+        """
+        budget = self._budgets.of(request.tenant)
+        if blocked is Blocked.RATE and budget is not None:
+            debt_ns = budget.tat_ns - self._now_ns
+            return debt_ns / NS_PER_MS, budget.rate.burst_ns / NS_PER_MS
+        return self._starts.numbers(request, blocked)
+
+    def ready_ns(self, request: Request) -> int:
+        """Return when the token rate of its tenant lets a waiting `request` start."""
+        budget = self._budgets.of(request.tenant)
+        return 0 if budget is None else budget.ready_ns
+
     def owed_rows(self, replica: int) -> dict[TrafficClass, int]:
         """Return how many rows each class may still claim of its reserve, if any."""
         return self._starts.owed_rows(replica)

@@ -10,6 +10,7 @@ clocks.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -244,9 +245,14 @@ class HeadracePolicy(Policy):
     def why(self, request: Request) -> Wait | None:
         """Return which hard limit keeps a waiting `request` back, or what did in the last step."""
         blocked = self._gates.blocked_everywhere(request)
-        if blocked is not Blocked.NOTHING:
-            return Wait(blocked, place=self._flows.rank(request))
-        return self._leftovers.why(request)
+        start_ns = self._shedding.predicted_start_ns(request)
+        if blocked is Blocked.NOTHING:
+            wait = self._leftovers.why(request)
+            return None if wait is None else replace(wait, start_ns=start_ns)
+        if blocked is Blocked.RATE:
+            start_ns = max(start_ns, self._gates.ready_ns(request))
+        measured, threshold = self._gates.numbers(request, blocked)
+        return Wait(blocked, measured, threshold, self._flows.rank(request), start_ns)
 
     def standing(self, now_ns: int) -> Standing | None:
         """Return who was served how much."""

@@ -64,4 +64,8 @@ class Leftovers:
         lead, window = self._shares.lead(flow)
         if lead > window:
             return Wait(Blocked.WINDOW, lead, window, place)
-        return Wait(Blocked.DEADLINE_ORDER if place else self._ended, place=place)
+        if place:
+            return Wait(Blocked.DEADLINE_ORDER, place=place)
+        if self._ended is Blocked.TOKENS:
+            return Wait(Blocked.TOKENS, self._max_tokens, self._max_tokens)
+        return Wait(self._ended)

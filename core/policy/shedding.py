@@ -91,6 +91,7 @@ class Shedding:
         self._unread: list[int] = []  # flows whose queues the replay has yet to read
         self._read: list[FlowQueue] = []
         self._replay: FluidReplay | None = None
+        self._starts_ns: dict[Request, int] = {}  # as the last replay predicts them
 
     def configure(self, limits: Limits) -> None:
         """Take over which classes may be refused."""
@@ -171,6 +172,13 @@ class Shedding:
         elif now_ns >= self._piece_ns:
             self._piece_ns = now_ns + PIECE_NS
             self._advance_replay(room, now_ns)
+
+    def predicted_start_ns(self, request: Request) -> int:
+        """Return when a waiting `request` will probably start, 0 if nobody can tell: the last
+        replay did not look so far, or was wrong.
+        """
+        start_ns = self._starts_ns.get(request, 0)
+        return start_ns if start_ns > self._now_ns else 0
 
     def next_timer_ns(self) -> int | None:
         """Return when the replay wants to go on, or to begin."""
@@ -298,6 +306,7 @@ class Shedding:
             self._read = []
         elif self._replay.advance(PIECE_REQUESTS):
             verdicts, self._replay = self._replay.verdicts, None
+            self._starts_ns = verdicts.starts_ns
             self._judge(verdicts.shares)
             self._refuse(room, verdicts.late, now_ns)
 

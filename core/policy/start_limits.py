@@ -128,6 +128,16 @@ class StartLimits:
         reasons = [self.blocked(request, replica) for replica in self._replicas]
         return Blocked.NOTHING if Blocked.NOTHING in reasons or not reasons else reasons[0]
 
+    def numbers(self, request: Request, blocked: Blocked) -> tuple[float, float]:
+        """Return what `request` would make of the limit that keeps it back, and the limit; (0, 0)
+        if that is none of these.
+        """
+        for replica, on in self._replicas.items():
+            numbers = self._compared(request, on, blocked)
+            if numbers is not None and self.blocked(request, replica) is blocked:
+                return numbers
+        return 0, 0
+
     def owed_rows(self, replica: int) -> dict[TrafficClass, int]:
         """Return how many rows each class may still claim of its reserve, if any."""
         running = self._on(replica).classes
@@ -153,6 +163,25 @@ class StartLimits:
                     assert running == Running(len(blocks), sum(blocks)), (replica, index)
         for index, count in enumerate(self._num_running):
             assert count == sum(r.tenant_index == index for r, _ in held), index
+
+    def _compared(
+        self, request: Request, on: OnReplica, blocked: Blocked
+    ) -> tuple[float, float] | None:
+        tenant, traffic_class = request.tenant_index, request.traffic_class
+        config, needed = self._classes[traffic_class], self._needed_blocks(request)
+        has, mine = on.classes[traffic_class], on.tenants[tenant]
+        if blocked is Blocked.CONCURRENCY:
+            return self._num_running[tenant], self._tenants[tenant].max_concurrency
+        if blocked is Blocked.KV_QUOTA:
+            return mine.num_blocks + needed, on.quotas[tenant]
+        if blocked is Blocked.CLASS_CAP and 0 < config.max_seqs <= has.num_requests:
+            return has.num_requests, config.max_seqs
+        if blocked is Blocked.CLASS_CAP:
+            return has.num_blocks + needed, on.shares[traffic_class]
+        if blocked is Blocked.RESERVE:
+            num_fixed, kept_free = self._fixed_rows([each.num_requests for each in on.classes])
+            return num_fixed, self._max_num_seqs - kept_free[traffic_class]
+        return None
 
     def _on(self, replica: int) -> OnReplica:
         on = self._replicas.get(replica)
@@ -199,21 +228,27 @@ class StartLimits:
         """Work out what keeps classes from starting more: their caps, and what others reserve."""
         on = self._replicas[replica]
         running = [has.num_requests for has in on.classes]
-        short = [max(0, reserved - n) for reserved, n in zip(self._reserved, running, strict=True)]
-        num_short = sum(short)
-        num_fixed = sum(n for n, fixed in zip(running, self._is_fixed, strict=True) if fixed)
+        num_fixed, kept_free = self._fixed_rows(running)
         for index, config in enumerate(self._classes):
-            kept_free = min(num_short - short[index], self._max_num_seqs - 1)
             has_all_blocks = 0 < on.shares[index] <= on.classes[index].num_blocks
             reason = Blocked.NOTHING
             if self._is_class_paused[index]:
                 reason = Blocked.PAUSED
             elif has_all_blocks or 0 < config.max_seqs <= running[index]:
                 reason = Blocked.CLASS_CAP
-            elif self._is_fixed[index] and 0 < self._max_num_seqs - num_fixed <= kept_free:
+            elif self._is_fixed[index] and 0 < self._max_num_seqs - num_fixed <= kept_free[index]:
                 reason = Blocked.RESERVE
             if on.class_reasons[index] != reason:
                 on.class_reasons[index], on.reasons = reason, None
+
+    def _fixed_rows(self, running: list[int]) -> tuple[int, list[int]]:
+        """Return in how many rows what runs cannot be preempted, and how many must stay free of
+        that for others than each class; `running` is by class.
+        """
+        short = [max(0, reserved - n) for reserved, n in zip(self._reserved, running, strict=True)]
+        num_short = sum(short)
+        num_fixed = sum(n for n, fixed in zip(running, self._is_fixed, strict=True) if fixed)
+        return num_fixed, [min(num_short - own, self._max_num_seqs - 1) for own in short]
 
     def _needed_blocks(self, request: Request) -> int:
         return -(-(request.prompt_len + request.max_tokens) // self._block_size)

@@ -76,6 +76,14 @@ def test_who_may_not_be_shed_takes_its_time() -> None:
     assert late(FluidReplay(settings(), [first, flow(1, FAST, [(1000, 2.5)])])) == [100]
 
 
+def test_starts_are_told_of_those_that_are_in_time() -> None:
+    """Each begins when those before it are done; who is late does not begin."""
+    replay = FluidReplay(settings(), [flow(0, FAST, [(1000, 1.5), (1000, 1.6), (500, 1.7)])])
+    late(replay)
+    starts = {each.request_id: ns for each, ns in replay.verdicts.starts_ns.items()}
+    assert starts == {0: 0, 2: NS_PER_S}
+
+
 @pytest.mark.parametrize(("window", "found"), [(FAR, [100, 101]), (1.0, [2, 3])])
 def test_a_tenant_is_late_by_its_own_queue_inside_a_window(window: float, found: list[int]) -> None:
     """Two tenants, four seconds: four prompts that are due first, and two that are due last."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from core.clock import NS_PER_S
+from core.clock import NS_PER_MS, NS_PER_S
 from core.errors import RejectionReason
 from core.policy.base import Blocked, DecodeBatch, ReplicaLoad
 from core.policy.gates import Gates
@@ -236,6 +236,29 @@ def test_a_quota_counts_what_requests_may_come_to_hold() -> None:
     assert blocked(gates, second) is Blocked.NOTHING
 
 
+def test_a_limit_tells_the_two_numbers_that_were_compared() -> None:
+    """What there would be with the request, or is without it, and what may be."""
+    quota = gates_with([tenant_a(kv_quota_fraction=0.1)])  # 10 blocks
+    concurrency = gates_with([tenant_a(max_concurrency=1)])
+    classes = replace(NOTHING_RESERVED, standard=ClassConfig(max_seqs=1))
+    cap = gates_with([tenant_a()], classes)
+    share = gates_with([tenant_a()], replace(classes, standard=ClassConfig(max_kv_fraction=0.1)))
+    reserved = replace(NOTHING_RESERVED, interactive=ClassConfig(reserved_seqs=2))
+    reserve = gates_with([tenant_a()], reserved, max_num_seqs=3)
+    for gates, reason, numbers in (
+        (quota, Blocked.KV_QUOTA, (14, 10)),
+        (concurrency, Blocked.CONCURRENCY, (1, 1)),
+        (cap, Blocked.CLASS_CAP, (1, 1)),
+        (share, Blocked.CLASS_CAP, (14, 10)),
+        (reserve, Blocked.RESERVE, (1, 1)),
+    ):
+        run(gates, wait(gates, make_request(1, 4, 24)))  # 7 blocks
+        waiting = wait(gates, make_request(2, 4, 24))
+        assert blocked(gates, waiting) is reason
+        assert gates.numbers(waiting, reason) == numbers
+        assert gates.numbers(waiting, Blocked.MEMORY) == (0, 0)
+
+
 def test_what_exceeds_a_share_of_every_pool_is_refused_for_good() -> None:
     """Once pools are known, more than quota or class share of the largest one never fits."""
     classes = replace(NOTHING_RESERVED, batch=ClassConfig(max_kv_fraction=0.05, preemptible=True))
@@ -293,6 +316,10 @@ def test_an_overdrawn_postpaid_tenant_starts_nothing_until_it_has_paid() -> None
     assert reasons[waiting.flow] == Blocked.RATE
     ready_ns = gates.next_timer_ns()
     assert ready_ns is not None
+    assert gates.ready_ns(waiting) == ready_ns
+    debt_ms, burst_ms = gates.numbers(waiting, Blocked.RATE)
+    assert debt_ms - burst_ms == pytest.approx((ready_ns - 8 * NS_PER_S) / NS_PER_MS)
+    assert burst_ms == 10_000
     assert gates.open(decodes(), LOAD, ready_ns - 1)[waiting.flow] == Blocked.RATE
     gates.tend(ready_ns)
     assert gates.open(decodes(), LOAD, ready_ns)[waiting.flow] == Blocked.NOTHING
