@@ -122,13 +122,15 @@ class Summary:
     goodput_tokens_per_s: float
 
 
-def summary(history: History, times: RequestTimes, chosen: Mask) -> Summary:
-    """Return the figures of the `chosen` requests, bool[n]."""
-    workload = history.workload
+def summary(
+    history: History, times: RequestTimes, chosen: Mask, among: Mask | None = None
+) -> Summary:
+    """Return the figures of the `chosen` requests, bool[n]; a second of arrivals is one of those
+    `among` whom they were chosen, themselves by default.
+    """
     count = int(np.count_nonzero(chosen))
     gaps = chosen[times.gap_request]
-    arrivals = workload.arrival_ns[chosen]
-    window_s = max(float(np.ptp(arrivals)) / NS_PER_S, 1e-9) if count else 1.0
+    window_s = _window_s(history, chosen if among is None else among)
     kept = chosen & times.kept
     num_gaps = int(np.count_nonzero(gaps))
     return Summary(
@@ -145,6 +147,17 @@ def summary(history: History, times: RequestTimes, chosen: Mask) -> Summary:
     )
 
 
+def _window_s(history: History, chosen: Mask) -> float:
+    """Return how long requests arrived for; of such as came all at once, how long they took."""
+    arrivals_ns = history.workload.arrival_ns[chosen]
+    if not len(arrivals_ns):
+        return 1.0
+    window_ns = int(np.ptp(arrivals_ns))
+    if not window_ns:
+        window_ns = int(history.finished_ns[chosen].max() - arrivals_ns[0])
+    return max(1, window_ns) / NS_PER_S
+
+
 def after_warm_up(history: History, share: float) -> Mask:
     """Return which requests are not among the first `share` of all, bool[n]."""
     count = len(history.workload)
@@ -155,14 +168,14 @@ def by_class(history: History, times: RequestTimes, chosen: Mask) -> dict[str, S
     """Return the figures of each class that is there."""
     classes = history.workload.traffic_class
     groups = ((each.name.lower(), chosen & (classes == each)) for each in TrafficClass)
-    return {name: summary(history, times, group) for name, group in groups if group.any()}
+    return {name: summary(history, times, group, chosen) for name, group in groups if group.any()}
 
 
 def by_tenant(history: History, times: RequestTimes, chosen: Mask) -> dict[str, Summary]:
     """Return the figures of each tenant that is there."""
     indexes, tenants = history.workload.tenant_index, history.workload.tenants
     groups = ((name, chosen & (indexes == index)) for index, name in enumerate(tenants))
-    return {name: summary(history, times, group) for name, group in groups if group.any()}
+    return {name: summary(history, times, group, chosen) for name, group in groups if group.any()}
 
 
 def by_prompt_quartile(history: History, times: RequestTimes, chosen: Mask) -> list[float]:

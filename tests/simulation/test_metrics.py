@@ -152,6 +152,22 @@ def test_the_worst_class_decides() -> None:
     }  # fmt: skip
 
 
+def test_all_classes_count_the_same_seconds() -> None:
+    """One kept request of a class among four seconds of arrivals is a quarter a second; requests
+    that came all at once count the seconds until the last of them ended.
+    """
+    workload = make_workload([(0.0, 5, 1), (4000.0, 5, 1)], classes=[STANDARD, BATCH])
+    history = make_history(workload, [(0, 10.0), (1, 4010.0)])
+    times = metrics.request_times(history)
+    by_class = metrics.by_class(history, times, everyone(history))
+    assert [each.goodput_rps for each in by_class.values()] == pytest.approx([0.25, 0.25])
+    at_once = make_history(
+        make_workload([(0.0, 5, 1)] * 2), [(0, 10.0), (1, 500.0)], finished_ms=[10.0, 500.0]
+    )
+    summary = metrics.summary(at_once, metrics.request_times(at_once), everyone(at_once))
+    assert summary.goodput_rps == pytest.approx(4.0)
+
+
 def test_a_warm_up_leaves_out_the_first_arrivals() -> None:
     """A tenth of ten is one."""
     history = make_history(make_workload([(float(number), 1, 1) for number in range(10)]))
