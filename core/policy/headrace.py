@@ -146,8 +146,8 @@ class HeadracePolicy(Policy):
         num_before = step.tokens_left
         ended = self._hand_out(step, budget, contenders)
         num_granted = num_before - step.tokens_left
-        self._leftovers.note(step, contenders, ended)
-        self._shedding.filled(step, num_granted)
+        short_of = self._leftovers.note(step, contenders, ended)
+        self._shedding.filled(step, num_granted, short_of)
         self._memory.close(step, len(step.decodes().rows) + num_granted)
         self._shares.close(step)
 

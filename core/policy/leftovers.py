@@ -32,8 +32,11 @@ class Leftovers:
         """Return how many tokens a step of `replica` takes, as far as is known."""
         return self._capacity.get(replica, self._max_tokens)
 
-    def note(self, step: Step, contenders: Contenders, ended: Blocked) -> None:
-        """Take in how a step was left: `ended` says what its budget was short of, if it was."""
+    def note(self, step: Step, contenders: Contenders, ended: Blocked) -> Blocked:
+        """Take in how a step was left: `ended` says what its budget was short of, if it was.
+
+        Returns what kept it from giving more, to whoever could have used that first.
+        """
         left, replica = step.tokens_left, step.replica
         used = self._max_tokens - left
         if left <= 0:
@@ -45,8 +48,10 @@ class Leftovers:
             self._capacity[replica] = max(self.capacity(replica), used)
         self._ended = ended
         self.last = contenders
+        short_of = contenders.first_blocked() if ended is Blocked.NOTHING else ended
         if left > 0:
-            self.tokens[contenders.first_blocked() if ended is Blocked.NOTHING else ended] += left
+            self.tokens[short_of] += left
+        return short_of
 
     def by_reason(self) -> dict[Blocked, int]:
         """Return the tokens left unused so far while somebody waited."""

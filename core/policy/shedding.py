@@ -14,7 +14,8 @@ the predicted times to the first token of a tenth of those that wait are above `
 of the promise, until they are below `policy.shed_leave`; protected requests stay.
 
 Never refused: classes that are not sheddable, requests that have started before, and by prediction
-those of a tenant within a token-rate budget of its own, which is what it was promised.
+those of a tenant within a token-rate budget of its own, which is what it was promised, or of a
+class with reserved sequences left where others wait for sequences.
 """
 
 from math import exp
@@ -24,7 +25,7 @@ import numpy as np
 
 from core.clock import NS_PER_MS, NS_PER_S
 from core.errors import Rejection, RejectionReason
-from core.policy.base import Step, WaitingRoom
+from core.policy.base import Blocked, Step, WaitingRoom
 from core.policy.calibration import CostModels, fastest
 from core.policy.cost_model import CostModel, StepWork
 from core.policy.deadlines import LatestStarts
@@ -53,6 +54,19 @@ MINUTE_NS = 60 * NS_PER_S
 MIN_RETRY_MS = 100
 MAX_RETRY_MS = 60_000
 QUEUE_SHARE_TO_DRAIN = 10  # come back when a tenth of the queue has left
+OWN_LIMITS = frozenset(
+    {
+        Blocked.ELSEWHERE,
+        Blocked.DRAINING,
+        Blocked.RESERVE,
+        Blocked.CLASS_CAP,
+        Blocked.CONCURRENCY,
+        Blocked.RATE,
+        Blocked.KV_QUOTA,
+        Blocked.PAUSED,
+        Blocked.INCOMPATIBLE,
+    }
+)  # what keeps some from more, however fast the machine is
 
 
 class UnderWay(NamedTuple):
@@ -81,6 +95,7 @@ class Shedding:
         self._latest = LatestStarts()
         self._used_tokens: dict[int, tuple[float, int]] = {}  # by tenant: in a minute, until when
         self._under_way: dict[int, list[UnderWay]] = {}  # by replica
+        self._short_of: dict[int, Blocked] = {}  # by replica: what kept its last step from more
         self._now_ns = 0
         self._class_tokens = np.zeros(NUM_CLASSES)  # started lately
         self._counted_ns = 0  # when they were counted
@@ -137,6 +152,7 @@ class Shedding:
         """Forget the rate of a replica that was lost."""
         self.rate.lose(replica)
         self._under_way.pop(replica, None)
+        self._short_of.pop(replica, None)
 
     def at_step(self, step: Step) -> None:
         """Refuse what is late for certain, before the step is filled."""
@@ -158,10 +174,14 @@ class Shedding:
         for flow in np.flatnonzero(late).tolist():
             self._refuse_late_heads(step, flow)
 
-    def filled(self, step: Step, num_tokens: int) -> None:
-        """Take in that a step was filled, with `num_tokens` of prompts."""
+    def filled(self, step: Step, num_tokens: int, short_of: Blocked) -> None:
+        """Take in that a step was filled, with `num_tokens` of prompts, and what it was short of:
+        where that is a limit of those that wait, it tells nothing of how fast prompts are.
+        """
+        self._short_of[step.replica] = short_of
         left_some = bool((self._flows.num_waiting > 0).any())
         left_some = left_some or any(step.remaining(each) for each in step.prefills())
+        left_some = left_some and short_of not in OWN_LIMITS
         self.rate.planned(step.replica, step.now_ns, num_tokens, left_some=left_some)
 
     def tend(self, room: WaitingRoom, now_ns: int) -> None:
@@ -266,7 +286,17 @@ class Shedding:
     def _may_be_predicted(self, request: Request) -> bool:
         budget = self._limits.tenant(request.tenant).tokens_per_minute
         is_reserved = budget > 0 and self._used(request.tenant_index) < budget
+        is_reserved = is_reserved or self._has_sequences_left(request.traffic_class)
         return self._is_sheddable(request) and not is_reserved
+
+    def _has_sequences_left(self, traffic_class: int) -> bool:
+        """Tell whether others wait for sequences of which a class has reserved some that it does
+        not use: the rate at which they start is not its own.
+        """
+        if Blocked.SEQUENCES not in self._short_of.values():
+            return False
+        reserved = self._limits.of(TrafficClass(traffic_class)).reserved_seqs
+        return int(self._flows.num_running[traffic_class::NUM_CLASSES].sum()) < reserved
 
     def _used(self, tenant_index: int) -> float:
         """Return the prompt tokens that a tenant has started in about the last minute."""

@@ -42,12 +42,18 @@ class Watched(HeadracePolicy):
 
 
 def run(
-    workload: Workload, limits: Limits | None = None, *, is_calibrated: bool = True
+    workload: Workload,
+    limits: Limits | None = None,
+    *,
+    is_calibrated: bool = True,
+    max_num_seqs: int = 64,
 ) -> tuple[History, Watched]:
     """Run to the end; return what happened, and who was refused."""
     limits = limits or Limits()
-    settings, _ = prepare("headrace", simulated_settings(limits=limits))
+    engine = {"limits": limits, "max_num_seqs": max_num_seqs}
+    settings, _ = prepare("headrace", simulated_settings(**engine))
     policy_settings = PolicySettings(
+        max_num_seqs=max_num_seqs,
         max_num_partial_prefills=64,
         kv_headroom_fraction=0.0,
         max_num_batched_tokens=4096,
@@ -200,3 +206,34 @@ def test_a_slow_past_locks_nobody_out() -> None:
         model.measured(work, 8 * basis.duration_ns(work))
     assert model.mixed.factor > 7
     assert request_times(simulation.run()).kept.all()
+
+
+@pytest.mark.parametrize("limit", ["concurrency", "sequences"])
+def test_a_neighbour_that_may_not_start_is_no_sign_of_a_slow_machine(limit: str) -> None:
+    """One request of batch decodes for half a minute while the next waits for a limit of its own;
+    a short prompt comes in between and is served.
+    """
+    tenants = {"t0": TenantConfig(name="t0", max_concurrency=1)} if limit == "concurrency" else {}
+    classes = ClassesConfig()
+    if limit == "sequences":
+        classes = replace(classes, batch=replace(classes.batch, max_seqs=1))
+    rows = [(0.0, 100, 2500), (0.0, 100, 10), (20_000.0, 100, 2)]
+    workload = make_workload(
+        rows, tenants=[0, 0, 1], classes=[SLOW, SLOW, FAST], promises={FAST: PROMISES[FAST]}
+    )
+    history, policy = run(workload, Limits(classes, tenants=tenants))
+    assert policy.refused == {}
+    assert request_times(history).kept[2]
+
+
+def test_reserved_sequences_are_not_predicted_away() -> None:
+    """Batch has all sequences for minutes and more of it waits: who has one reserved gets it."""
+    classes = ClassesConfig()
+    classes = replace(classes, interactive=replace(classes.interactive, reserved_seqs=1))
+    rows = [(0.0, 100, 2500)] * 3 + [(20_000.0, 100, 2)]
+    workload = make_workload(
+        rows, tenants=[0, 0, 0, 1], classes=[SLOW] * 3 + [FAST], promises={FAST: PROMISES[FAST]}
+    )
+    history, policy = run(workload, Limits(classes), max_num_seqs=2)
+    assert policy.refused == {}
+    assert request_times(history).kept[3]
