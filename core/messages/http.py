@@ -3,6 +3,7 @@
 import msgspec
 
 from core.errors import Rejection
+from core.tenancy import TrafficClass
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -26,6 +27,7 @@ class Queued(msgspec.Struct, frozen=True, tag="queued"):
     prompt_token_ids: list[list[int]]  # empty unless token ids or echo were asked for
     prompt_lens: list[int]
     prompt_texts: list[str]  # empty unless echo
+    traffic_class: TrafficClass  # that serves it, or some of it if not all the one it asked for
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):

@@ -91,7 +91,7 @@ class Outputs:
                 request.request_id, kind, -1, index, np.nan, start, count, request.status,
                 request.prompt_len, request.num_cached_tokens, request.num_output_tokens,
                 queue_ns, refused.reason, refused.retry_after_ms, refused.measured,
-                refused.threshold,
+                refused.threshold, request.traffic_class,
             )
         )  # fmt: skip
 

@@ -154,6 +154,7 @@ OUTPUT = np.dtype(
         ("retry_after_ms", np.int32),
         ("measured", np.float64),
         ("threshold", np.float64),
+        ("traffic_class", np.int32),  # TrafficClass that it is served in; not with a TOKEN
     ]
 )
 

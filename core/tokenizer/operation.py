@@ -15,6 +15,7 @@ from core.messages.http import Failed, Queued
 from core.messages.scheduler import Submit
 from core.messages.tokenizer import Generate, TextPrompt
 from core.sampling_params import MAX_STOP_CHARACTERS, MAX_STOP_STRINGS
+from core.tenancy import TrafficClass
 from core.tokenizer.choice import Choice, ChoiceState
 from core.tokenizer.detokenizer import detokenizer
 from core.tokenizer.prompts import ContextLengthError, PromptError
@@ -53,6 +54,7 @@ class Operation:
     is_announced: bool = False  # `Queued` is out
     is_started: bool = False  # `Started` is out
     is_over: bool = False  # failed, cancelled, or every choice has ended
+    demoted_to: TrafficClass | None = None  # a choice at least is served in this class
 
     @property
     def key(self) -> tuple[bytes, str]:
@@ -72,6 +74,7 @@ class Operation:
             prompt_token_ids=self.prompts if wants_ids else [],
             prompt_lens=[len(ids) for ids in self.prompts],
             prompt_texts=self._prompt_texts(vocabulary) if request.echo else [],
+            traffic_class=request.traffic_class if self.demoted_to is None else self.demoted_to,
         )
 
     def _prompt_texts(self, vocabulary: Vocabulary) -> list[str]:

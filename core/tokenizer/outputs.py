@@ -13,6 +13,7 @@ import msgspec
 from core.messages.http import TokenLogprob
 from core.request import FINISH_REASONS, FinishReason, RequestStatus
 from core.scheduler.plan import OUTPUT, OutputBatch, OutputKind
+from core.tenancy import TrafficClass
 from core.tokenizer.choice import Choice, ChoiceState, SequenceGapError
 from core.tokenizer.operations import Operations
 from core.tokenizer.refusals import engine_restarted, rejection_of
@@ -41,6 +42,7 @@ class Record(msgspec.Struct):
     retry_after_ms: int
     measured: float
     threshold: float
+    traffic_class: int
 
 
 assert Record.__struct_fields__ == OUTPUT.names
@@ -84,6 +86,8 @@ class OutputReader:
     def _queued(self, live: LiveRequest, record: Record, logprobs: list[LogprobEntry]) -> None:
         if live.choice.state is ChoiceState.SUBMITTED:
             live.choice.move_to(ChoiceState.QUEUED)
+        if record.traffic_class != live.choice.submit.traffic_class:
+            live.operation.demoted_to = TrafficClass(record.traffic_class)
         if live.operation.is_queued():
             self._operations.announce(live.operation)
 

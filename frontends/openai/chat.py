@@ -86,15 +86,16 @@ class ChatRenderer:
             "object": "chat.completion.chunk",
             "created": created_s,
             "model": model_name,
-            **told_tier(message, request),
+            **told_tier(message.traffic_class, request),
         }
-        self._template = EventTemplate(
-            self._head, b',"delta":{"content":', b"}", has_usage=self._wants_usage
-        )
+        self._request = request
+        self._template = self._new_template()
         self._prompt_token_ids: list[int] | None = None
 
     def queued(self, queued: Queued) -> None:
-        """Note the prompt's token ids."""
+        """Note the prompt's token ids, and the tier that serves it."""
+        self._head |= told_tier(queued.traffic_class, self._request)
+        self._template = self._new_template()
         if self._has_token_ids and queued.prompt_token_ids:
             self._prompt_token_ids = queued.prompt_token_ids[0]
 
@@ -141,6 +142,9 @@ class ChatRenderer:
         if self._prompt_token_ids is not None:
             answer["prompt_token_ids"] = self._prompt_token_ids
         return answer
+
+    def _new_template(self) -> EventTemplate:
+        return EventTemplate(self._head, b',"delta":{"content":', b"}", has_usage=self._wants_usage)
 
     def _choice(self, index: int, choice: Choice) -> dict[str, object]:
         shown: dict[str, object] = {

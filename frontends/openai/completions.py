@@ -83,15 +83,18 @@ class CompletionRenderer:
             "object": "text_completion",
             "created": created_s,
             "model": model_name,
-            **told_tier(message, request),
+            **told_tier(message.traffic_class, request),
         }
-        self._template = EventTemplate(self._head, b',"text":', b"", has_usage=self._wants_usage)
+        self._request = request
+        self._template = self._new_template()
         self._prompt_texts: dict[int, str] = {}
         self._prompt_token_ids: dict[int, list[int]] = {}
         self._offsets: dict[int, int] = {}
 
     def queued(self, queued: Queued) -> None:
-        """Note the prompts' texts (echo) and token ids, by choice."""
+        """Note the tier that serves them; by choice the prompts' texts (echo) and token ids."""
+        self._head |= told_tier(queued.traffic_class, self._request)
+        self._template = self._new_template()
         for choice in range(self._num_choices):
             prompt = choice // self._n
             if queued.prompt_texts:
@@ -130,6 +133,9 @@ class CompletionRenderer:
             "choices": [self._choice(index, choice) for index, choice in enumerate(choices)],
             "usage": usage.as_dict(),
         }
+
+    def _new_template(self) -> EventTemplate:
+        return EventTemplate(self._head, b',"text":', b"", has_usage=self._wants_usage)
 
     def _choice(self, index: int, choice: Choice) -> dict[str, object]:
         shown: dict[str, object] = {

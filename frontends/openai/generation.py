@@ -112,6 +112,7 @@ class Generator:
                 elif isinstance(got, Started):
                     headers = [queue_header(got)]
                 elif isinstance(got, Queued):
+                    exchange.traffic_class = got.traffic_class
                     renderer.queued(got)
         await exchange.respond_json(renderer.body(choices, usage), headers=headers)
 
@@ -176,6 +177,9 @@ class Stream:
 
     async def _start(self, events: list[Event]) -> None:
         """Send the headers."""
+        for got in events:
+            if isinstance(got, Queued):
+                self._exchange.traffic_class = got.traffic_class
         started = [queue_header(got) for got in events if isinstance(got, Started)]
         await self._exchange.start(200, EVENT_STREAM, [*STREAM_HEADERS, *started])
 

@@ -13,6 +13,7 @@ from core.config import HeadraceConfig
 from core.messages.tokenizer import Generate, Prompt
 from core.model_card import ModelCard
 from core.sampling_params import NO_LOGPROBS, SamplingParams
+from core.tenancy import TrafficClass
 from frontends.engine_client import new_operation_id
 from frontends.http.auth import TIERS, traffic_class_for
 from frontends.http.errors import ApiError, bad_request, model_not_found
@@ -98,9 +99,9 @@ def generate_message(
     )
 
 
-def told_tier(message: Generate, request: GenerationFields) -> dict[str, object]:
-    """Return the field that says which tier served the request, if it named one."""
-    return {} if request.service_tier is None else {"service_tier": TIERS[message.traffic_class]}
+def told_tier(traffic_class: TrafficClass, request: GenerationFields) -> dict[str, object]:
+    """Return the field that says which tier serves the request, if it named one."""
+    return {} if request.service_tier is None else {"service_tier": TIERS[traffic_class]}
 
 
 def sampling_params(request: GenerationFields, asked: Asked, model: ServedModel) -> SamplingParams:

@@ -144,7 +144,7 @@ def test_events_come_in_order_and_together() -> None:
 
     async def scenario(world: World) -> None:
         with world.generate() as operation:
-            await world.deliver(Queued("op", [], [1], []))
+            await world.deliver(Queued("op", [], [1], [], TrafficClass.STANDARD))
             await world.deliver(Started("op", 5))
             await world.deliver(Chunks([chunk(), chunk("other"), chunk(finish_reason="stop")]))
             kinds = [type(event) for event in await operation.next_events()]

@@ -16,9 +16,12 @@ from core.messages.tokenizer import (
 from core.request import RequestStatus
 from core.sampling_params import SamplingParams
 from core.scheduler.plan import OutputKind
+from core.tenancy import TrafficClass
 from tests.support.tiny_model import IM_END_ID, IM_START_ID
 from tests.support.tiny_vocabulary import tiny_vocabulary
 from tests.support.tokenizer_rig import BLOCK_SIZE, MAX_MODEL_LEN, TokenizerRig, generate, record
+
+BATCH = TrafficClass.BATCH
 
 
 @pytest.fixture
@@ -49,6 +52,18 @@ def test_an_operation_goes_from_text_to_text(rig: TokenizerRig) -> None:
     assert last.num_prompt_tokens == submit.prompt_len
     assert (last.num_output_tokens, last.num_cached_tokens) == (len(answer), 3)
     rig.check_idle()
+
+
+def test_an_operation_says_in_which_class_it_is_served(rig: TokenizerRig) -> None:
+    """The one that was asked for, unless the scheduler has demoted one of its requests."""
+    (plain,) = rig.generate("plain", text="tell me", traffic_class=BATCH)
+    rig.scheduler.start(plain)
+    demoted = rig.generate("demoted", text="tell me", n=2, traffic_class=BATCH)
+    for submit, served in zip(demoted, (BATCH, TrafficClass.STANDARD), strict=True):
+        rig.scheduler.say(record(submit, OutputKind.QUEUED, traffic_class=served))
+    rig.run()
+    told = {m.operation_id: m.traffic_class for m in rig.http.messages if isinstance(m, Queued)}
+    assert told == {"plain": BATCH, "demoted": TrafficClass.STANDARD}
 
 
 def test_the_submission_says_everything(rig: TokenizerRig) -> None:

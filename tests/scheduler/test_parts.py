@@ -14,6 +14,7 @@ from core.scheduler.plan import LOGPROB, OUTPUT, OutputKind, row_dtype
 from core.scheduler.rows import RowWriter
 from core.scheduler.running_table import RunningTable
 from core.scheduler.settings import EngineSettings
+from core.tenancy import TrafficClass
 from tests.support.scheduling import NS_PER_S, make_request
 
 
@@ -84,6 +85,14 @@ def test_outputs_keep_the_order_of_single_records_and_arrays() -> None:
     assert kinds == [OutputKind.STARTED, OutputKind.TOKEN, OutputKind.FINISHED]
     assert taken[1].records["kind"].tolist() == [OutputKind.TOKEN]
     assert outputs.take() == {}
+
+
+def test_a_record_tells_the_class_that_serves_its_request() -> None:
+    """Which may not be the one that it asked for."""
+    outputs, request = Outputs(), make_request(traffic_class=TrafficClass.INTERACTIVE)
+    request.traffic_class = TrafficClass.STANDARD
+    outputs.add(request, OutputKind.QUEUED)
+    assert outputs.take()[0].records["traffic_class"].tolist() == [TrafficClass.STANDARD]
 
 
 def test_logprobs_are_numbered_within_their_batch() -> None:

@@ -49,6 +49,7 @@ from core.messages.tokenizer import (
     Tokenize,
     ToTokenizer,
 )
+from core.tenancy import TrafficClass
 from ipc.async_port import AsyncPort
 from ipc.codec import Codec
 from ipc.ports import Context, RouterPort
@@ -212,7 +213,8 @@ class FakeEngine:
             return
         ids = [list(map(ord, text)) for text in texts] if message.want_token_ids else []
         echoed = texts if message.echo else []
-        self._send(Queued(message.operation_id, ids, list(map(len, texts)), echoed))
+        served = TrafficClass.STANDARD if "demote" in texts[0] else message.traffic_class
+        self._send(Queued(message.operation_id, ids, list(map(len, texts)), echoed, served))
         scripts = [
             Script(message, index, texts[index // message.n])
             for index in range(len(texts) * message.n)

@@ -209,7 +209,8 @@ class ScriptedScheduler:
 
 def record(submit: Submit, kind: OutputKind, **fields: Any) -> dict[str, Any]:
     """Return one record of a request."""
-    return {"request_id": submit.request_id, "kind": kind, **fields}
+    served = {"traffic_class": submit.traffic_class}
+    return {"request_id": submit.request_id, "kind": kind, **served, **fields}
 
 
 class TokenizerRig:

@@ -212,6 +212,16 @@ def test_headers_tell_class_and_queue_time(rig: HttpRig) -> None:
         assert answer.headers["x-headrace-class"] == "batch"
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_demoted_request_is_told_the_class_that_serves_it(rig: HttpRig, stream: bool) -> None:
+    """In the header, and as the tier if it named one."""
+    body = {"model": MODEL, "prompt": "demote me", "stream": stream, "service_tier": "priority"}
+    answer = rig.post("/v1/completions", body)
+    assert answer.headers["x-headrace-class"] == "standard"
+    assert '"service_tier":"default"' in answer.text
+    assert "priority" not in answer.text
+
+
 @pytest.mark.parametrize(
     ("tier", "header", "told"),
     [("flex", None, "flex"), ("auto", None, "default"), ("flex", "interactive", "priority")],
