@@ -5,7 +5,8 @@ knows: in which order requests deserve anything; it is the `Step` that a policy 
 marked as scheduled before `finish`, so a request can still be preempted out of the step.
 
 Memory (`step_memory`) for decodes comes first. When none is left, memory on its way (fenced) is
-waited for, and only then is a victim preempted; in such a step nothing new starts.
+waited for, and only then is a victim preempted; in such a step nothing new starts, unless the policy
+preempts somebody for it.
 """
 
 import numpy as np
@@ -164,6 +165,7 @@ class StepBuilder:
         self._partial.discard(request)
         self._left.pop(request, None)
         self._memory.give_up(request, relief, num_blocks, PreemptionCause.ADMISSION)
+        self._memory.under_pressure = False  # what comes free is for a start, not for growth
         if request.row >= 0:
             self._count_left(request)
 

@@ -1,6 +1,9 @@
 """Memory that a class has reserved, or others were lent: whoever may claim it waits a step."""
 
+import pytest
+
 from core.policy.limits import Limits
+from core.policy.output_history import MIN_SAMPLES
 from core.request import Request, RequestStatus
 from core.sampling_params import SamplingParams
 from core.tenancy import ClassConfig, ClassesConfig, TrafficClass
@@ -75,6 +78,24 @@ def test_a_reserve_that_was_lent_is_back_within_a_step() -> None:
     held = sum(len(request.block_ids) for request in standard)
     assert held > 0.8 * NUM_BLOCKS, "nothing was lent"
     urgent = pool.submit(36, 8, INTERACTIVE)
+    pool.engine.step()
+    assert urgent.status is RequestStatus.RUNNING
+
+
+@pytest.mark.parametrize("num_steps", range(8, 24))
+def test_a_reserve_is_back_within_a_step_though_all_that_run_need_blocks(num_steps: int) -> None:
+    """Batch outputs that are longer than any before fill the pool and take blocks from each other;
+    an interactive request within its reserve does not wait until they have done.
+    """
+    pool = Pool()
+    for _ in range(MIN_SAMPLES):
+        pool.submit(4, 1, BATCH)
+    pool.engine.run()
+    batch = [pool.submit(14 + number % 4, 60, BATCH) for number in range(14)]
+    for _ in range(num_steps):
+        pool.engine.step()
+    assert sum(len(request.block_ids) for request in batch) > 0.8 * NUM_BLOCKS
+    urgent = pool.submit(20, 8, INTERACTIVE)
     pool.engine.step()
     assert urgent.status is RequestStatus.RUNNING
 
