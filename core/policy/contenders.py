@@ -4,16 +4,19 @@ Owns: the heads of all flows in one step, prompts under way and waiting ones, an
 them. Never knows: how many tokens fit, what a charge is.
 
     1 strict     classes served before all others, within their caps
-    2 reserved   classes that have not had their reserved share of the step
-    3 window     of all heads within both windows, of class and of tenant, the one that is due first
+    2 reserved   classes that have not had their reserved share of the step and have no time left
+    3 window     of all heads within both windows, of class and of tenant, the one that is due
+                 first; those that wait for company come after all others
     4 extension  nobody within the windows can use the step: the least served one that can
 
-At 1 and 2 tenants are within their windows too, as long as any is that can use the step. A waiting
-head that is blocked stops its own flow. One that lacks memory has a claim on what becomes free:
-nothing else starts in this step but what can be preempted for it, or has memory reserved. Without
-a free row nothing starts, and after a few heads that are too long for what is left of the step
-nobody else is tried. If it is known before that nothing can start, and no prompt is under way,
-heads are tried by their deadlines, only to learn what blocks them.
+At 1 and 2 tenants are within their windows too, as long as any is that can use the step. A reserve
+acts for who has used RESERVE_AFTER of its promise, or was promised nothing: before, deadlines are
+enough, and it would make others late for nothing. A waiting head that is blocked stops its own
+flow. One that lacks memory has a claim on what becomes free: nothing else starts in this step but
+what can be preempted for it, or has memory reserved. Without a free row nothing starts, and after a
+few heads that are too long for what is left of the step nobody else is tried. If it is known before
+that nothing can start, and no prompt is under way, heads are tried by their deadlines, only to
+learn what blocks them.
 
 What waits counts for V, blocked or not, unless a limit of its own keeps it from starting.
 """
@@ -25,8 +28,10 @@ from math import ceil
 import numpy as np
 import numpy.typing as npt
 
+from core.clock import NS_PER_MS
 from core.policy.base import Blocked, DecodeBatch, Grant, Step
-from core.policy.flows import NOBODY_NS, Flows, due_ns
+from core.policy.company import Company
+from core.policy.flows import NO_PROMISE_NS, NOBODY_NS, Flows, due_ns
 from core.policy.limits import Limits
 from core.policy.locality import Locality
 from core.policy.shares import Shares
@@ -37,6 +42,7 @@ CLOSING = frozenset({Blocked.SEQUENCES, Blocked.DRAINING})
 UNLIMITED = 1 << 40
 TRIES = 4
 CLAIMING = frozenset({Blocked.MEMORY, Blocked.HEADROOM})
+RESERVE_AFTER = 0.5  # of the promised time to the first token
 OF_CLASS = frozenset({Blocked.CLASS_CAP, Blocked.RESERVE, Blocked.CLAIM})
 CLASSES = tuple(range(NUM_CLASSES))
 Times = npt.NDArray[np.int64]
@@ -55,6 +61,13 @@ class StepShares:
         self._has_memory = [config.reserved_kv_fraction > 0 for config in configs]
         self._reserved = [config.reserved_step_fraction for config in configs]
         self._most = [config.max_step_fraction for config in configs]
+        self._patience_ns = [
+            int((1 - RESERVE_AFTER) * config.ttft_ms * NS_PER_MS) or NOBODY_NS for config in configs
+        ]
+
+    def needs_reserve(self, traffic_class: int, left_ns: int) -> bool:
+        """Tell whether the reserve of a class acts for who is due in `left_ns`."""
+        return left_ns <= self._patience_ns[traffic_class] or left_ns > NO_PROMISE_NS // 2
 
     def can_be_dropped_for(self, traffic_class: int) -> list[int]:
         """Return the classes that are preempted when one of `traffic_class` lacks memory."""
@@ -118,6 +131,7 @@ class Contenders:
         self._shut: set[int] = set()  # flows that start nothing more
         self._closed: dict[int, Blocked] = {}  # classes that do not, and why
         self._is_reserved = False
+        self._passed_over: tuple[int, ...] = ()  # classes that wait for company
         self._num_too_long = 0  # heads that do not fit whole when none may be computed in part
         self._under_way: dict[int, list[Request]] = {}
         for request in sorted(step.prefills(), key=due_ns, reverse=True):
@@ -152,6 +166,10 @@ class Contenders:
         if flow % NUM_CLASSES in self._closed:
             return self._closed[flow % NUM_CLASSES]
         return Blocked.CLASS_CAP if flow % NUM_CLASSES in self._capped() else Blocked.NOTHING
+
+    def pass_over(self, company: Company, step_ns: int) -> None:
+        """Let classes wait for company in a step that can last `step_ns`."""
+        self._passed_over = company.passed_over(step_ns, self._first_ns, self._step.now_ns)
 
     def next(self) -> Request | None:
         """Return whose turn it is; its grant must be settled before the next."""
@@ -221,14 +239,23 @@ class Contenders:
         self._is_reserved = False
         flow = self._earliest(self._guardrails.strict)
         if flow < 0:
-            flow = self._earliest([c for c in CLASSES if self._tokens.reserved[c] > 0])
+            flow = self._earliest([c for c in CLASSES if self._has_reserve(c)])
             self._is_reserved = flow >= 0
         return flow
+
+    def _has_reserve(self, traffic_class: int) -> bool:
+        """Tell whether a class is to have some of its reserve now."""
+        left_ns = self._first_ns[traffic_class] - self._step.now_ns
+        return self._tokens.reserved[traffic_class] > 0 and self._guardrails.needs_reserve(
+            traffic_class, left_ns
+        )
 
     def _within_windows(self) -> int:
         """Return the flow whose turn it is among all classes, or -1."""
         within = [c for c in CLASSES if self._shares.is_class_within(c)]
-        flow = self._earliest(within)
+        flow = self._earliest([c for c in within if c not in self._passed_over])
+        if flow < 0 and self._passed_over:
+            flow = self._earliest(within)
         if flow >= 0:
             return flow
         has_head = self._due < NOBODY_NS

@@ -3,10 +3,10 @@ really ran.
 
 Owns: the order of the questions. Each answer is in a file of its own: `flows` (who waits),
 `fair_queue` (who was served for its weight), `prices` (what it cost), `contenders` (whose turn),
-`locality` (whose prompt is in the cache), `pace` (how many tokens the promised gaps allow),
-`memory` (whose KV fits), `gates` (the hard limits of tenants and classes), `shedding` (who would
-wait in vain), `leftovers` (what a step left unused, and why). Never knows: blocks, rows, plans,
-clocks.
+`company` (who waits to decode with others), `locality` (whose prompt is in the cache), `pace` (how
+many tokens the promised gaps allow), `memory` (whose KV fits), `gates` (the hard limits of tenants
+and classes), `shedding` (who would wait in vain), `leftovers` (what a step left unused, and why).
+Never knows: blocks, rows, plans, clocks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,6 +29,7 @@ from core.policy.base import (
     WaitingRoom,
 )
 from core.policy.calibration import CostModels
+from core.policy.company import Company
 from core.policy.contenders import Contenders, StepShares
 from core.policy.cost_model import CostBasis, CostModel
 from core.policy.flows import Flows, place
@@ -65,9 +66,11 @@ class HeadracePolicy(Policy):
         self._pace = Pace(settings, self._models, self._flows)
         self._shares = Shares(settings, self._flows, PriceBook(settings.tuning, model))
         self._guardrails = StepShares(settings.limits, settings.tuning.tile_tokens)
+        self._company = Company(settings.limits, settings.tuning.company_fraction)
         self._leftovers = Leftovers(self._flows, self._shares, settings.max_num_batched_tokens)
         self._memory = Memory(settings, self._shares, model)
         self._shedding = Shedding(settings, self._flows, self._shares, self._models)
+        self._shedding.protection.configure(self._company)
         self._locality = Locality(settings, self._flows, self._shedding.protection)
 
     def configure(self, limits: Limits) -> None:
@@ -75,9 +78,11 @@ class HeadracePolicy(Policy):
         self._gates.configure(limits)
         self._shares.configure(limits)
         self._guardrails = StepShares(limits, self._settings.tuning.tile_tokens)
+        self._company = Company(limits, self._settings.tuning.company_fraction)
         self._pace.configure(limits)
         self._memory.configure(limits)
         self._shedding.configure(limits)
+        self._shedding.protection.configure(self._company)
 
     def classify(self, request: Request) -> None:
         """Demote a request that its class does not take, if that is how it is configured."""
@@ -143,6 +148,7 @@ class HeadracePolicy(Policy):
         self._shares.follow_prices(self._models.typical(), step.now_ns)
         self._shares.charge_decodes(step.replica, step.decodes())
         contenders = self._contenders(step)
+        contenders.pass_over(self._company, budget.longest_ns())
         num_before = step.tokens_left
         ended = self._hand_out(step, budget, contenders)
         num_granted = num_before - step.tokens_left

@@ -111,6 +111,13 @@ class StepBudget:
         """Return how long the step will last, 0 without a model."""
         return 0 if self._model is None else self._model.duration_ns(self.work)
 
+    def longest_ns(self) -> int:
+        """Return how long the step can become, 0 without a model."""
+        if self._model is None:
+            return 0
+        full = self.work.with_prefill(self._step.tokens_left, 0)
+        return min(self._limit_ns, self._model.duration_ns(full))
+
     def _fitting(self, context: int, wanted: int) -> int:
         if self._model is None or self._limit_ns == UNLIMITED_NS or not wanted:
             return wanted

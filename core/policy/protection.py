@@ -6,13 +6,15 @@ Owns: the demand test at a request's arrival, and who has passed it. Never knows
                                                                  ones of its class that it delays
 
 R is a rate that the replicas seldom fall below, less the shares of the classes with shorter
-promises, whose requests still to come are due earlier; d is a long step, and the time by which
-those classes may be ahead of their shares. Earliest deadline first meets every deadline if any
-order does (Dertouzos 1974), but it only rules inside the windows: a flow that its own queue would
-take out of its window is protected only within the rate of its share.
+promises, whose requests still to come are due earlier; d is a long step, the time by which those
+classes may be ahead of their shares, and that for which its own may wait for company. Earliest
+deadline first meets every deadline if any order does (Dertouzos 1974), but it only rules inside the
+windows: a flow that its own queue would take out of its window is protected only within the rate of
+its share.
 """
 
 from core.clock import NS_PER_MS, NS_PER_S
+from core.policy.company import Company
 from core.policy.deadlines import Demand
 from core.policy.flows import Flows
 from core.policy.limits import Limits
@@ -42,7 +44,12 @@ class Protection:
         self._weights: list[float] = []  # of tenants; known until one comes or limits change
         self._weights_of: tuple[Limits, int, int] | None = None
         self._promise_ns = [UNKNOWN_NS] * NUM_CLASSES  # the last seen of each class
+        self._company_ns = [0] * NUM_CLASSES  # for which each may wait for company
         self._by_deadline = PlaceQueue(_deadline)  # the protected
+
+    def configure(self, company: Company) -> None:
+        """Take over how long classes may wait for company."""
+        self._company_ns = [company.longest_ns(each) for each in TrafficClass]
 
     def add(self, request: Request, now_ns: int, tokens_ahead: int) -> None:
         """Take in a waiting request with a deadline; `tokens_ahead` are of prompts under way."""
@@ -86,7 +93,7 @@ class Protection:
         """Apply the demand test."""
         rate = RATE_SHARE * self._rate.cautious()
         share, delay_ns = self._left_by_shorter(request.traffic_class)
-        begin_ns = now_ns + LONGEST_STEP_NS + delay_ns
+        begin_ns = now_ns + LONGEST_STEP_NS + delay_ns + self._company_ns[request.traffic_class]
         demand = self._demands[request.traffic_class]
         deadlines = [(request.ttft_deadline_ns, demand.due_by(request.ttft_deadline_ns))]
         if demand.num_later(request.ttft_deadline_ns) > MAX_LATER:

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from core.clock import NS_PER_MS
 from core.config import PolicyConfig
 from core.policy.base import Blocked, Grant
+from core.policy.company import Company
 from core.policy.contenders import TRIES, Contenders, StepShares
 from core.policy.flows import Flows
 from core.policy.headrace import HeadracePolicy
@@ -157,6 +159,36 @@ def test_among_those_outside_their_windows_the_least_served_goes_on() -> None:
     contenders = rig.open()
     assert block(contenders, Blocked.ELSEWHERE) is poor
     assert contenders.next() is rich
+
+
+def test_a_reserve_acts_for_who_has_used_half_of_its_promise() -> None:
+    """Before, deadlines decide: it would make others late for nothing (P6)."""
+    rig = Rig(interactive=ClassConfig(reserved_step_fraction=0.5, ttft_ms=2000))
+    reserved, first = rig.waits(1, INTERACTIVE), rig.waits(2, STANDARD)
+    for request, due_ms in ((reserved, 2000), (first, 10)):
+        rig.policy.remove(request)
+        request.start_by_ns = due_ms * NS_PER_MS
+        rig.policy.add(request)
+    rig.step.now_ns = 999 * NS_PER_MS
+    assert rig.open().next() is first
+    rig.step.now_ns = 1000 * NS_PER_MS
+    assert rig.open().next() is reserved
+
+
+def test_who_waits_for_company_goes_after_all_others() -> None:
+    """It goes on as soon as nobody else can use the step."""
+    tight, loose = ClassConfig(ttft_ms=6000, itl_ms=50), ClassConfig(ttft_ms=60_000, itl_ms=400)
+    rig = Rig(interactive=tight, standard=loose)
+    waiting, other = rig.waits(1, INTERACTIVE), rig.waits(2, STANDARD)
+    for request, due_ms in ((waiting, 5000), (other, 50_000)):
+        rig.policy.remove(request)
+        request.start_by_ns = due_ms * NS_PER_MS
+        rig.policy.add(request)
+    contenders = rig.open()
+    assert contenders.next() is waiting
+    contenders.pass_over(Company(rig.limits, 0.25), 400 * NS_PER_MS)
+    assert block(contenders, Blocked.ELSEWHERE) is other
+    assert contenders.next() is waiting
 
 
 def test_reserves_and_caps_count_the_decodes_of_the_class() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from core.config import PolicyConfig
 from core.policy.base import Blocked, DecodeBatch
 from core.policy.calibration import CostModels
 from core.policy.cost_model import CostBasis, StepWork
@@ -85,7 +86,12 @@ def pace_of(
 ) -> tuple[Pace, CostModels, Flows]:
     """Return a pace on a machine that is known exactly."""
     limits = Limits(classes or ClassesConfig())
-    settings = PolicySettings(max_num_partial_prefills=4, kv_headroom_fraction=0.0, limits=limits)
+    settings = PolicySettings(
+        max_num_partial_prefills=4,
+        kv_headroom_fraction=0.0,
+        limits=limits,
+        tuning=PolicyConfig(tile_tokens=16),
+    )
     models, flows = CostModels(model), Flows()
     return Pace(settings, models, flows), models, flows
 

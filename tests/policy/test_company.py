@@ -1,0 +1,72 @@
+"""Which classes wait for company, and for how long."""
+
+from dataclasses import replace
+
+import pytest
+
+from core.policy.company import Company
+from core.policy.flows import NO_PROMISE_NS, NOBODY_NS
+from core.policy.limits import Limits
+from core.tenancy import ClassConfig, ClassesConfig, TrafficClass
+
+MS = 1_000_000
+NOW_NS = 5_000 * MS
+LONG_NS = 300 * MS
+INTERACTIVE, STANDARD, BATCH, ADMINISTRATIVE = TrafficClass
+TIGHT = ClassConfig(ttft_ms=6000, itl_ms=50)
+LOOSE = ClassConfig(ttft_ms=60_000, itl_ms=400)
+
+
+def company(fraction: float = 0.25, **classes: ClassConfig) -> Company:
+    table = {each.label: LOOSE for each in TrafficClass} | {"interactive": TIGHT} | classes
+    return Company(Limits(ClassesConfig(**table)), fraction)
+
+
+def passed_over(
+    some: Company, interactive_in_ms: float = 6000, step_ns: int = LONG_NS
+) -> tuple[int, ...]:
+    """Return who waits when all other classes are due much later."""
+    due = [NOW_NS + 60_000 * MS] * len(TrafficClass)
+    due[INTERACTIVE] = NOW_NS + int(interactive_in_ms * MS)
+    return some.passed_over(step_ns, due, NOW_NS)
+
+
+def test_a_class_with_a_tight_cap_waits_for_a_part_of_its_promise() -> None:
+    """A quarter of six seconds is a second and a half."""
+    assert passed_over(company(), 4501) == (INTERACTIVE,)
+    assert passed_over(company(), 4500) == ()
+    assert company().longest_ns(INTERACTIVE) == 1500 * MS
+    assert company().longest_ns(STANDARD) == 0
+
+
+def test_where_steps_are_short_already_nobody_waits() -> None:
+    """Beside a decode with the same cap, or where a whole step is short, waiting gains nothing."""
+    assert passed_over(company(), step_ns=99 * MS) == ()
+    assert passed_over(company(), step_ns=100 * MS) == (INTERACTIVE,)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        replace(TIGHT, itl_ms=0),
+        replace(TIGHT, itl_ms=201),
+        replace(TIGHT, ttft_ms=0),
+        replace(TIGHT, strict_first=True),
+    ],
+)
+def test_only_caps_much_tighter_than_others_are_worth_it(config: ClassConfig) -> None:
+    """Not without both promises, nor for classes that are served first."""
+    assert INTERACTIVE not in passed_over(company(interactive=config), step_ns=10**12)
+    assert company(interactive=config).longest_ns(INTERACTIVE) == 0
+
+
+def test_it_can_be_switched_off() -> None:
+    """With a fraction of 0 nobody waits."""
+    assert passed_over(company(fraction=0.0)) == ()
+
+
+@pytest.mark.parametrize("due_ns", [NOBODY_NS, NO_PROMISE_NS + NOW_NS])
+def test_who_was_promised_nothing_does_not_wait(due_ns: int) -> None:
+    """It would wait for as long as others come."""
+    due = [due_ns] * len(TrafficClass)
+    assert company().passed_over(LONG_NS, due, NOW_NS) == ()
