@@ -218,7 +218,8 @@ class KVCacheManager:
         if request.sampling.num_prompt_logprobs != NO_LOGPROBS and not request.num_output_tokens:
             return []
         limit = (request.num_tokens - 1) // self._block_size
-        self._extend_digests(request, limit)
+        if len(request.block_digests) < limit:
+            self._extend_digests(request, limit)
         return self.prefix_cache.match(request.block_digests, limit)
 
     def _allocate(self, request: Request, count: int, after: int, room: int) -> list[int]:

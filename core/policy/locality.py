@@ -11,8 +11,9 @@ would be hurt:
     urgent     it is due within that time, or has run before
     protected  it is due after a protected request, and would go before one that is promised more
 
-A flow in which nobody has hits, or who has them is blocked, rests for a while. So this costs
-nothing where there is nothing to find, and never more than LOOKS requests a step.
+A flow in which nobody has hits, or who has them is blocked, rests for a while; after MISSES flows
+without hits all of them rest for longer. So this costs little where there is nothing to find, and
+never more than LOOKS requests a step.
 """
 
 from collections.abc import Iterator
@@ -28,6 +29,8 @@ from core.request import Request, RequestStatus
 LOOKAHEAD = 16  # requests of a flow
 LOOKS = 64  # requests in a step
 REST_NS = 100 * NS_PER_MS
+MISSES = 8  # flows without hits, one after the other
+LONG_REST_NS = 1000 * NS_PER_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class Locality:
         self._protection = protection
         self._choices: dict[tuple[int, int], Choice] = {}  # by replica and flow
         self._rests_ns: dict[tuple[int, int], int] = {}  # until when nobody looks
+        self._num_misses = 0
+        self._rest_ns = 0  # until when nobody looks at any flow
         self._bypassed_ns: dict[Request, int] = {}  # since when, of those that wait
         self._looks_left = 0
 
@@ -64,7 +69,7 @@ class Locality:
     def first(self, step: Step, head: Request) -> Request:
         """Return who is tried of a flow whose first request, `head`, has the turn."""
         key = (step.replica, head.flow)
-        if not self._is_on or step.now_ns < self._rests_ns.get(key, 0):
+        if not self._is_on or step.now_ns < max(self._rest_ns, self._rests_ns.get(key, 0)):
             return head
         choice = self._choices.get(key)
         if choice is None or not _holds(choice, head, step.now_ns):
@@ -90,11 +95,21 @@ class Locality:
             num_tokens = step.hit_tokens(request)
             if num_tokens > most:
                 best, most, passed = request, num_tokens, candidates[:index]
-        if most == 0:
-            self._rests_ns[step.replica, head.flow] = step.now_ns + REST_NS
+        if most > 0:
+            self._num_misses = 0
+        elif most == 0:
+            self._miss((step.replica, head.flow), step.now_ns)
         for request in passed:
             self._bypassed_ns.setdefault(request, step.now_ns)
         return Choice(head, best, min(step.now_ns + REST_NS, self._end_ns(head, step.now_ns)))
+
+    def _miss(self, key: tuple[int, int], now_ns: int) -> None:
+        """Take in that nobody of a flow has hits."""
+        self._rests_ns[key] = now_ns + REST_NS
+        self._num_misses += 1
+        if self._num_misses == MISSES:
+            self._num_misses = 0
+            self._rest_ns = now_ns + LONG_REST_NS
 
     def _candidates(self, head: Request, now_ns: int) -> Iterator[Request]:
         """Yield `head`, and who may go before it."""

@@ -160,18 +160,18 @@ class Shedding:
         model = self._models.of(step.replica)
         if model is None:
             return
-        self.rate.guess(step.replica, self._modelled_rate(model))
+        if not self.rate.of(step.replica):
+            self.rate.guess(step.replica, self._modelled_rate(model))
         self.rate.begin(step.replica, now_ns)
         prompts = step.prefills()
         under_way = [UnderWay(due_ns(each), step.remaining(each), each) for each in prompts]
         self._under_way[step.replica] = under_way
         for request in self._latest.pop_before(now_ns):
             self._refuse_if_infeasible(step, request)
-        waiting = self._flows.num_waiting > 0
         if step.num_running == 0:
             return  # whoever is next shows how fast steps are now: a slow past locks nobody out
-        late = waiting & (self._flows.due_ns < self._earliest_end_ns(now_ns))
-        for flow in np.flatnonzero(late).tolist():
+        late = self._flows.due_ns < self._earliest_end_ns(now_ns)
+        for flow in late.nonzero()[0].tolist():
             self._refuse_late_heads(step, flow)
 
     def filled(self, step: Step, num_tokens: int, short_of: Blocked) -> None:
@@ -179,7 +179,7 @@ class Shedding:
         where that is a limit of those that wait, it tells nothing of how fast prompts are.
         """
         self._short_of[step.replica] = short_of
-        left_some = bool((self._flows.num_waiting > 0).any())
+        left_some = np.count_nonzero(self._flows.num_waiting) > 0
         left_some = left_some or any(step.remaining(each) for each in step.prefills())
         left_some = left_some and short_of not in OWN_LIMITS
         self.rate.planned(step.replica, step.now_ns, num_tokens, left_some=left_some)

@@ -22,6 +22,7 @@ from core.tenancy import NUM_CLASSES, ClassConfig, TenantConfig, TrafficClass
 
 Reasons = npt.NDArray[np.int8]  # values of `Blocked`
 NO_LIMIT = 1 << 40  # blocks
+NOTHING = Blocked.NOTHING  # enum members are slow to look up
 
 
 @dataclass(slots=True)
@@ -46,8 +47,8 @@ class OnReplica:
     classes: list[Running] = field(default_factory=lambda: [Running() for _ in TrafficClass])
     quotas: list[int] = field(default_factory=list)  # blocks of each tenant at the most
     shares: list[int] = field(default_factory=list)  # of each class
-    tenant_reasons: Reasons = field(default_factory=lambda: np.zeros(0, np.int8))
-    class_reasons: Reasons = field(default_factory=lambda: np.zeros(NUM_CLASSES, np.int8))
+    tenant_reasons: list[Blocked] = field(default_factory=list)
+    class_reasons: list[Blocked] = field(default_factory=lambda: [NOTHING] * NUM_CLASSES)
     reasons: Reasons | None = None  # of both, int8[tenants, classes], until one of them changes
 
 
@@ -105,8 +106,8 @@ class StartLimits:
         """Return what keeps each flow from starting, int8[tenants, classes]."""
         on = self._on(replica)
         if on.reasons is None:
-            tenants = on.tenant_reasons[:, None]
-            on.reasons = np.where(tenants, tenants, on.class_reasons)
+            tenants = np.array(on.tenant_reasons, np.int8)[:, None]
+            on.reasons = np.where(tenants, tenants, np.array(on.class_reasons, np.int8))
         return on.reasons
 
     def blocked(self, request: Request, replica: int) -> Blocked:
@@ -114,8 +115,8 @@ class StartLimits:
         on = self._on(replica)
         tenant, traffic_class = request.tenant_index, request.traffic_class
         reason = on.tenant_reasons[tenant] or on.class_reasons[traffic_class]
-        if reason:
-            return Blocked(int(reason))
+        if reason is not NOTHING:
+            return reason
         needed = self._needed_blocks(request)
         if on.tenants[tenant].num_blocks + needed > on.quotas[tenant]:
             return Blocked.KV_QUOTA
@@ -204,7 +205,7 @@ class StartLimits:
         for replica, on in self._replicas.items():
             on.quotas = [_share(each.kv_quota_fraction, on.num_blocks) for each in self._tenants]
             on.shares = [_share(each.max_kv_fraction, on.num_blocks) for each in self._classes]
-            on.tenant_reasons, on.reasons = np.zeros(len(self._tenants), np.int8), None
+            on.tenant_reasons, on.reasons = [NOTHING] * len(self._tenants), None
             for tenant in range(len(self._tenants)):
                 self._look_at_tenant(replica, tenant)
             self._look_at_classes(replica)
@@ -212,7 +213,7 @@ class StartLimits:
     def _look_at_tenant(self, replica: int, tenant: int) -> None:
         """Work out what keeps a tenant from starting more; the first reason is told."""
         on, config = self._replicas[replica], self._tenants[tenant]
-        reason = Blocked.NOTHING
+        reason = NOTHING
         if self._is_paused[tenant]:
             reason = Blocked.PAUSED
         elif config.replicas and replica not in config.replicas:
@@ -221,7 +222,7 @@ class StartLimits:
             reason = Blocked.CONCURRENCY
         elif 0 < on.quotas[tenant] <= on.tenants[tenant].num_blocks:
             reason = Blocked.KV_QUOTA
-        if on.tenant_reasons[tenant] != reason:
+        if on.tenant_reasons[tenant] is not reason:
             on.tenant_reasons[tenant], on.reasons = reason, None
 
     def _look_at_classes(self, replica: int) -> None:
@@ -231,14 +232,14 @@ class StartLimits:
         num_fixed, kept_free = self._fixed_rows(running)
         for index, config in enumerate(self._classes):
             has_all_blocks = 0 < on.shares[index] <= on.classes[index].num_blocks
-            reason = Blocked.NOTHING
+            reason = NOTHING
             if self._is_class_paused[index]:
                 reason = Blocked.PAUSED
             elif has_all_blocks or 0 < config.max_seqs <= running[index]:
                 reason = Blocked.CLASS_CAP
             elif self._is_fixed[index] and 0 < self._max_num_seqs - num_fixed <= kept_free[index]:
                 reason = Blocked.RESERVE
-            if on.class_reasons[index] != reason:
+            if on.class_reasons[index] is not reason:
                 on.class_reasons[index], on.reasons = reason, None
 
     def _fixed_rows(self, running: list[int]) -> tuple[int, list[int]]:

@@ -21,6 +21,7 @@ class RowWriter:
         """Take over the array, in shared memory or not."""
         self._rows = rows
         self._block_tables: npt.NDArray[np.int32] = rows["block_table"]
+        self._blank = np.zeros((), rows.dtype)
 
     @property
     def num_rows(self) -> int:
@@ -35,7 +36,7 @@ class RowWriter:
     def write(self, row: int, request: Request, generation: int) -> None:
         """Describe `request`, its blocks included, in `row`."""
         record = self._rows[row]
-        self._rows[row] = np.zeros((), self._rows.dtype)
+        self._rows[row] = self._blank
         record["request_id"] = request.request_id
         record["span_start"] = request.span_start
         record["tokenizer"] = request.tokenizer

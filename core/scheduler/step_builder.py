@@ -72,7 +72,7 @@ class StepBuilder:
         rows = table.decode_rows()
         blocks_used = table.num_scheduled[rows] // self._settings.block_size
         needs_block = blocks_used >= table.num_blocks[rows]
-        if needs_block.any():
+        if np.count_nonzero(needs_block):
             rows = self._memory.grow(rows, rows[needs_block])
         self._decode_rows = rows
         self.tokens_left -= len(rows)

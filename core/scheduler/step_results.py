@@ -78,6 +78,11 @@ def _is_current(replica: Replica, rows: Rows, generations: npt.NDArray[np.uint32
     return mask
 
 
+def _all(mask: Mask) -> bool:
+    """Tell whether all of `mask`, bool[n], is True; several times as fast as its own `all`."""
+    return np.count_nonzero(mask) == len(mask)
+
+
 class _AppliedStep:
     """One result being applied, phase by phase."""
 
@@ -112,17 +117,17 @@ class _AppliedStep:
         """Return the records of the result whose request still has the row."""
         indexes = rows["row"]
         in_range = (indexes >= 0) & (indexes < self._table.num_rows)
-        if not in_range.all():
+        if not _all(in_range):
             rows = rows[in_range]
         current = _is_current(self._replica, rows["row"].astype(np.int64), rows["generation"])
-        return rows if current.all() else rows[current]
+        return rows if _all(current) else rows[current]
 
     def _advance(self) -> tuple[Rows, Rows]:
         """Count the plan's tokens as computed; return its current rows, and those that sample."""
         plan, table = self._plan.rows, self._table
         rows: Rows = plan["row"].astype(np.int64)
         current = _is_current(self._replica, rows, plan["generation"])
-        if not current.all():
+        if not _all(current):
             plan, rows = plan[current], rows[current]
         table.num_computed[rows] = plan["first_position"] + plan["num_new_tokens"]
         return rows, rows[(plan["flags"] & _SAMPLE) != 0]
@@ -133,7 +138,7 @@ class _AppliedStep:
         rows: Rows = results["row"].astype(np.int64)
         sampled = (results["token_id"] >= 0) & (results["error"] == ResultError.NONE)
         sampled &= table.num_computed[rows] == table.num_tokens[rows]
-        if not sampled.all():
+        if not _all(sampled):
             results, rows = results[sampled], rows[sampled]
         tokens: npt.NDArray[np.int32] = results["token_id"]
         if not len(rows):
@@ -205,8 +210,6 @@ class _AppliedStep:
         table = self._table
         num_full = table.num_computed[rows] // self._scheduler.settings.block_size
         filled = num_full > table.num_committed_blocks[rows]
-        if not filled.any():
-            return
         for row, end in zip(rows[filled].tolist(), num_full[filled].tolist(), strict=True):
             first = int(table.num_committed_blocks[row])
             self._replica.kv.commit(table.request_at(row), first, end)
