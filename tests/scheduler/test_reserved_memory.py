@@ -21,13 +21,14 @@ CLASSES = ClassesConfig(
 class Pool:
     """An engine of one small pool, on which any number may run."""
 
-    def __init__(self) -> None:
+    def __init__(self, **overrides: object) -> None:
         settings = make_settings(
             policy="headrace",
             limits=Limits(CLASSES),
             prefix_cache=False,
             max_num_seqs=32,
             max_num_batched_tokens=256,
+            **overrides,
         )
         self.engine = CheckedEngine(settings, num_blocks=NUM_BLOCKS)
         self.engine.start()
@@ -109,6 +110,21 @@ def test_in_a_pool_for_one_request_everybody_ends() -> None:
     ]
     pool.engine.run(20_000)
     assert {request.status for request in requests} == {RequestStatus.FINISHED_LENGTH}
+
+
+def test_who_needs_the_pool_for_itself_is_not_kept_out_by_endless_batch_work() -> None:
+    """A request for which nothing may be kept beside it starts, though batch work that can be
+    dropped for it always runs.
+    """
+    pool = Pool(kv_headroom_fraction=0.05)
+    pool.run_until(pool.submit(8, 20, BATCH))
+    large = pool.submit(4 * NUM_BLOCKS - 12, 8, STANDARD)
+    for _ in range(200):
+        pool.submit(8, 20, BATCH)
+        pool.engine.step()
+        if large.status is not RequestStatus.WAITING:
+            return
+    raise AssertionError("it never started")
 
 
 def test_under_pressure_little_is_computed_again() -> None:
