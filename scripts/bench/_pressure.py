@@ -32,6 +32,7 @@ SHORT_TOKENS = 4
 POLL_S = 0.2
 INTERACTIVE_EVERY_S = 1.5
 COUNTERS = {
+    "steps": "headrace_steps_total",
     "preemptions": "vllm:num_preemptions_total",
     "recomputed_tokens": "headrace_recomputed_tokens_total",
     "swapped_out_tokens": "headrace_swapped_out_tokens_total",
