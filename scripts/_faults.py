@@ -28,6 +28,30 @@ class Fault:
         return source.replace(self.before, self.after)
 
 
+PROPERTIES = "tests/properties/"
+ACCOUNTS = PROPERTIES + "test_accounts.py::"
+FAIRNESS = PROPERTIES + "test_fairness.py::"
+TENANTS_APART = FAIRNESS + "test_no_tenant_gets_further_ahead_of_another_than_the_bound"
+CLASSES_APART = FAIRNESS + "test_no_class_gets_further_ahead_of_another_than_the_bound"
+STARVATION = FAIRNESS + "test_nobody_who_could_be_served_starves"
+FLOOD = PROPERTIES + "test_isolation.py::test_a_flooder_delays_the_quiet_by_no_more_than_the_bound"
+REASONS = (
+    PROPERTIES
+    + "test_work_conservation.py::test_what_is_left_unused_has_a_reason_and_the_reason_is_true"
+)
+PROMISED = PROPERTIES + "test_deadlines.py::"
+HISTORIES = PROPERTIES + "test_engine_core.py::test_a_seed_finds_no_history_that_harms_a_request"
+PRESSURE = PROPERTIES + "test_memory_pressure.py::"
+INVARIANCE = PROPERTIES + "test_invariance.py::"
+TRICKS = PROPERTIES + "test_tricks.py::test_no_trick_gets_more_than_the_share"
+SHARES = "core/policy/shares.py"
+FAIR_QUEUE = "core/policy/fair_queue.py"
+CONTENDERS = "core/policy/contenders.py"
+PROTECTION = "core/policy/protection.py"
+SHEDDING = "core/policy/shedding.py"
+PREEMPTION = "core/policy/preemption.py"
+SCHEDULER = "core/scheduler/scheduler.py"
+REPLICA = "core/scheduler/replica.py"
 PACE = "core/policy/pace.py"
 EXACT_GAPS = "tests/properties/test_pace.py::test_an_exact_model_makes_no_gap_late[all-capped-0]"
 PAUSES = "tests/properties/test_pace.py::test_decodes_are_paused_and_resumed_within_the_bound"
@@ -46,6 +70,185 @@ SWAP = "tests/scheduler/test_swap.py::"
 PARTIAL = "tests/scheduler/test_partial_preemption.py::"
 
 FAULTS: tuple[Fault, ...] = (
+    Fault(
+        "refund-is-nobodys", "P1",
+        f"{ACCOUNTS}test_every_unit_of_every_step_is_charged_to_exactly_one_account", SHARES,
+        "            self._pay(request.flow, -units)\n            self.system_charged += units\n",
+        "            self._pay(request.flow, -units)\n",
+    ),
+    Fault(
+        "charged-again-after-a-loss", "P1",
+        f"{ACCOUNTS}test_every_unit_of_every_step_is_charged_to_exactly_one_account", SHARES,
+        "again = min(max(charged_tokens - context, 0), num_tokens)",
+        "again = 0",
+    ),
+    Fault(
+        "preempted-out-of-a-step-pays", "P1",
+        f"{ACCOUNTS}test_every_unit_of_every_step_is_charged_to_exactly_one_account", SHARES,
+        "        self.take_back(request)\n        decode_units",
+        "        decode_units",
+    ),
+    Fault(
+        "virtual-time-falls", "P2",
+        "tests/policy/test_fair_queue.py::test_the_parent_is_monotone", FAIR_QUEUE,
+        "        self.floor = max(self.floor, least)\n",
+        "        self.floor = least\n",
+    ),
+    Fault(
+        "idle-class-saves-up", "P2", CLASSES_APART, FAIR_QUEUE,
+        "        self.virtual[child] = max(self.virtual[child], self.floor)\n",
+        "        self.virtual[child] += 0\n",
+    ),
+    Fault(
+        "weights-ignored", "P2", TENANTS_APART, FAIR_QUEUE,
+        "np.rint(PRECISION * relative)",
+        "np.rint(PRECISION * np.ones_like(relative))",
+    ),
+    Fault(
+        "decodes-for-nothing", "P2", TENANTS_APART, SHARES,
+        "        self._tenants.charge_all(table, total)\n",
+        "",
+    ),
+    Fault(
+        "window-in-other-units", "P3", FLOOD, SHARES,
+        "self.tenant_window = int(tokens * self.book.prices.prefill_token)",
+        "self.tenant_window = int(tokens * 1000 * self.book.prices.prefill_token)",
+    ),
+    Fault(
+        "prefix-of-another-tenant", "P3", FLOOD, "core/kv_cache/manager.py",
+        "namespace_digest(self._secret, request.tenant, request.adapter)",
+        'namespace_digest(self._secret, "", request.adapter)',
+    ),
+    Fault(
+        "quota-closes-the-class", "P4", REASONS, CONTENDERS,
+        "OF_CLASS = frozenset({Blocked.CLASS_CAP, Blocked.RESERVE, Blocked.CLAIM})",
+        "OF_CLASS = frozenset({"
+        "Blocked.CLASS_CAP, Blocked.RESERVE, Blocked.CLAIM, Blocked.KV_QUOTA})",
+    ),
+    Fault(
+        "pause-never-ends", "P4", REASONS, START_LIMITS,
+        "self._is_paused = [name in limits.paused for name in names]",
+        'self._is_paused = [name in limits.paused or name == "c" for name in names]',
+    ),
+    Fault(
+        "claim-ignored", "P5",
+        f"{PRESSURE}test_a_request_that_needs_much_memory_is_not_passed_by_for_ever", CONTENDERS,
+        "            self._give_claim(request)\n",
+        "            pass\n",
+    ),
+    Fault(
+        "idle-budget-saves-up", "P7", LIMITS, BUDGETS,
+        "self.tat_ns = max(self.tat_ns, now_ns) + time_ns",
+        "self.tat_ns = self.tat_ns + time_ns",
+    ),
+    Fault(
+        "pause-ignored", "P7", LIMITS, START_LIMITS,
+        "        if self._is_paused[tenant]:\n",
+        "        if self._is_paused[tenant] and config.max_concurrency:\n",
+    ),
+    Fault(
+        "margin-dropped", "P8",
+        f"{PROPERTIES}test_pace.py::test_noise_makes_few_requests_late[exact]", PACE,
+        "int(slack / (1 + margin))",
+        "int(slack)",
+    ),
+    Fault(
+        "demand-test-upside-down", "P9", f"{PROMISED}test_p9_who_is_protected_is_in_time",
+        PROTECTION,
+        "if due > rate * share",
+        "if due < rate * share",
+    ),
+    Fault(
+        "shorter-promises-forgotten", "P9", f"{PROMISED}test_p9_who_is_protected_is_in_time",
+        PROTECTION,
+        "        return max(0.0, 1 - sum(shorter)), int(ahead_s * NS_PER_S)\n",
+        "        return 1.0, 0\n",
+    ),
+    Fault(
+        "demand-of-one-class", "P9", f"{PROMISED}test_p9_who_is_protected_is_in_time",
+        "core/policy/deadlines.py",
+        "total, node = 0, index + 1",
+        "total, node = 0, index",
+    ),
+    Fault(
+        "infeasible-upside-down", "P10", f"{PROMISED}test_p10_the_infeasible_miss_even_alone",
+        SHEDDING,
+        "        if alone_ns <= left_ns:\n",
+        "        if alone_ns > left_ns:\n",
+    ),
+    Fault(
+        "late-heads-upside-down", "P10", f"{PROMISED}test_p10_there_was_no_room_for_the_predicted",
+        SHEDDING,
+        "            if needed_ns <= left_ns:\n",
+        "            if needed_ns > left_ns:\n",
+    ),
+    Fault(
+        "refused-without-an-end", "P11", HISTORIES, SCHEDULER,
+        "        self.outputs.add(request, OutputKind.FINISHED, queue_ns=queue_ns)\n",
+        "        if was_accepted:\n"
+        "            self.outputs.add(request, OutputKind.FINISHED, queue_ns=queue_ns)\n",
+    ),
+    Fault(
+        "released-while-named", "P11", HISTORIES, SCHEDULER,
+        "            if request.status.is_finished and not request.num_pins:\n",
+        "            if request.status.is_finished:\n",
+    ),
+    Fault(
+        "released-at-its-end", "P11", HISTORIES, SCHEDULER,
+        "        if not request.num_pins:\n            self._release(request, now_ns)\n",
+        "        self._release(request, now_ns)\n",
+    ),
+    Fault(
+        "fence-off-by-one", "P12", HISTORIES, REPLICA,
+        "return bool(self.table.last_step[request.row] > self.acked_step)",
+        "return bool(self.table.last_step[request.row] > self.acked_step + 1)",
+    ),
+    Fault(
+        "victims-upside-down", "P12", f"{PRESSURE}test_who_gives_memory_back_loses_nothing_else",
+        PREEMPTION,
+        "if (its := shares[request.flow]) < share or",
+        "if (its := shares[request.flow]) > share or",
+    ),
+    Fault(
+        "preempted-once-too-often", "P12", HISTORIES, "core/scheduler/step_memory.py",
+        "r.num_preemptions < limit",
+        "r.num_preemptions <= limit",
+    ),
+    Fault(
+        "reserve-not-called-back", "P6",
+        "tests/scheduler/test_reserved_memory.py::"
+        "test_a_reserve_that_was_lent_is_back_within_a_step", "core/policy/memory.py",
+        "        if is_owed:\n            return lower\n",
+        "        if is_owed and not lower:\n            return lower\n",
+    ),
+    Fault(
+        "weights-by-value", "P13",
+        f"{INVARIANCE}test_names_and_scale_of_weights_change_nothing", FAIR_QUEUE,
+        "relative = max(weights) / np.asarray(weights, np.float64)",
+        "relative = 1 / np.asarray(weights, np.float64)",
+    ),
+    Fault(
+        "lead-the-wrong-way", "P14", f"{PROMISED}test_p14_refusals_are_even_over_lengths",
+        "core/policy/length_floor.py",
+        "self.lead + GAIN * error",
+        "self.lead - GAIN * error",
+    ),
+    Fault(
+        "weights-upside-down", "P15",
+        f"{INVARIANCE}test_more_weight_never_means_less_service", FAIR_QUEUE,
+        "relative = max(weights) / np.asarray(weights, np.float64)",
+        "relative = np.asarray(weights, np.float64) / min(weights)",
+    ),
+    Fault(
+        "cancel-is-refunded", "P16", TRICKS, "core/policy/headrace.py",
+        "REFUNDED = frozenset({RequestStatus.FINISHED_SHED, RequestStatus.FINISHED_ERROR})",
+        "REFUNDED = frozenset({RequestStatus.FINISHED_SHED, RequestStatus.FINISHED_ABORTED})",
+    ),
+    Fault(
+        "idle-tenant-saves-up", "P16", TRICKS, FAIR_QUEUE,
+        "self.virtual[child, group] = max(int(self.virtual[child, group]), least)",
+        "self.virtual[child, group] = int(self.virtual[child, group])",
+    ),
     Fault(
         "gap-from-now", "P8", PAUSES, PACE,
         "slack -= np.where(last > 0, np.maximum(begin_ns - last, 0), 0)",

@@ -227,3 +227,37 @@ def test_a_pool_for_one_serves_many(depth: int, num_host_blocks: int) -> None:
     history.end()
     ended = [r.status for r in history.alone if r.max_tokens == 32]
     assert ended == [RequestStatus.FINISHED_LENGTH] * 12
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_request_that_needs_much_memory_is_not_passed_by_for_ever(seed: int) -> None:
+    """Small requests of another tenant come without end; one that does not fit has a claim on what
+    becomes free and starts when those that run have ended: P5, P14.
+    """
+    random = Random(seed)
+    engine = CheckedEngine(
+        make_settings(
+            max_model_len=64, policy="headrace", limits=SMALL_POOL_LIMITS,
+            pipeline_depth=random.choice([1, 2]), prefix_cache=False,
+        ),
+        num_blocks=16,
+    )  # fmt: skip
+    engine.start(0)
+    numbers = iter(range(1, 10_000))
+    small = list[Request]()
+
+    def keep_busy() -> None:
+        while sum(r.first_start_ns == 0 for r in small) < 4:
+            prompt = [random.randrange(10, VOCAB_SIZE) for _ in range(random.randint(1, 8))]
+            request = engine.make_request(next(numbers), prompt, random.randint(2, 6), tenant="b")
+            small.append(engine.submit(request))
+
+    for _ in range(10):
+        keep_busy()
+        engine.step()
+    large = engine.submit(engine.make_request(next(numbers), [9] * 40, 4))
+    for _ in range(40):
+        keep_busy()
+        engine.step()
+    assert large.first_start_ns > 0, seed
+    assert sum(r.status.is_finished for r in small) > 20, seed

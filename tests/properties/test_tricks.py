@@ -1,0 +1,148 @@
+"""P16: no trick gets a tenant more than its share.
+
+How: an honest tenant always wants more; a trickster of the same weight plays moves from a grammar:
+it splits its work, asks for outputs that it does not want, lies about deadlines, cancels at every
+stage, submits the same again, sleeps and comes back in a burst. What both are given is counted from
+the plans alone. Over no time does the trickster get more than the honest one by more than the
+windows, grants and decodes under way allow. A failure names its seed. (What tricks do to a token
+budget is in `tests/policy/test_budgets.py`.)
+"""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from core.config import PolicyConfig
+from core.request import Request
+from core.scheduler import events as ev
+from core.scheduler.plan import StepPlan
+from tests.support.fairness import limits_of, plain_classes, watched_engine
+from tests.support.scheduling import make_settings
+
+SEEDS = range(10)
+NUM_STEPS = 200
+STEP_TOKENS, QUANTUM, WINDOW = 64, 16, 100
+LONGEST_PROMPT, LONGEST_OUTPUT, MAX_RUNNING = 100, 6, 24
+HONEST, TRICKSTER = "a", "b"
+MOVES = ("split", "pad", "lie", "cancel", "cancel_early", "again", "burst", "sleep")
+
+
+class Game:
+    """Two tenants, one of them not honest."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        settings = make_settings(
+            max_num_batched_tokens=STEP_TOKENS,
+            max_num_seqs=MAX_RUNNING,
+            max_num_partial_prefills=MAX_RUNNING,
+            policy="headrace",
+            prefix_cache=False,
+            tuning=PolicyConfig(
+                charge="tokens", tenant_window_tokens=WINDOW, quantum_tokens=QUANTUM
+            ),
+            limits=limits_of(plain_classes(1, 1, 1, 1), {HONEST: 1.0, TRICKSTER: 1.0}),
+        )
+        self.engine, self.policy = watched_engine(settings, 4000)
+        self.mine: list[Request] = []
+        self.honest: list[Request] = []
+        self.num_requests = self.asleep = 0
+        self.given: Counter[str] = Counter()  # tokens that plans gave, an output counting as two
+
+    def submit(self, tenant: str, prompt_len: int, max_tokens: int, due_ns: int = 0) -> Request:
+        self.num_requests += 1
+        prompt = [self.random.randrange(10, 50) for _ in range(prompt_len)]
+        request = self.engine.make_request(self.num_requests, prompt, max_tokens, tenant=tenant)
+        request.ttft_deadline_ns = due_ns
+        return self.engine.submit(request)
+
+    def move(self) -> None:
+        """Play one move."""
+        if self.asleep:
+            self.asleep -= 1
+            return
+        getattr(self, self.random.choice(MOVES))()
+        self.mine = [request for request in self.mine if not request.status.is_finished]
+
+    def split(self) -> None:
+        for _ in range(self.random.randint(2, 12)):
+            self.mine.append(self.submit(TRICKSTER, self.random.randint(1, 6), 1))
+
+    def pad(self) -> None:
+        self.mine.append(self.submit(TRICKSTER, LONGEST_PROMPT, LONGEST_OUTPUT))
+
+    def lie(self) -> None:
+        """Everything is due at once."""
+        for _ in range(3):
+            length = self.random.randint(1, LONGEST_PROMPT)
+            self.mine.append(self.submit(TRICKSTER, length, self.random.randint(1, 6), due_ns=1))
+
+    def cancel(self) -> None:
+        """Cancel what has been computed, before it is delivered whole."""
+        for request in [each for each in self.mine if each.num_output_tokens]:
+            self.engine.tell(ev.Abort(request.request_id))
+
+    def cancel_early(self) -> None:
+        for request in [each for each in self.mine if self.random.random() < 0.5]:
+            self.engine.tell(ev.Abort(request.request_id))
+
+    def again(self) -> None:
+        """Cancel one, and ask for the same anew."""
+        if self.mine:
+            old = self.mine.pop(self.random.randrange(len(self.mine)))
+            self.engine.tell(ev.Abort(old.request_id))
+            self.mine.append(self.submit(TRICKSTER, old.prompt_len, old.max_tokens, due_ns=1))
+
+    def burst(self) -> None:
+        for _ in range(10):
+            self.lie()
+
+    def sleep(self) -> None:
+        """Leave, to come back with what was saved up, if that were possible."""
+        self.asleep = self.random.randint(5, 40)
+
+    def play(self) -> int:
+        """Return by how much the trickster came ahead at the most, over any time, in tokens."""
+        lead = low = most = 0
+        for _ in range(NUM_STEPS):
+            while sum(each.first_start_ns == 0 for each in self.honest) < 3:
+                length = self.random.randint(20, LONGEST_PROMPT)
+                self.honest.append(self.submit(HONEST, length, LONGEST_OUTPUT))
+            self.move()
+            plan = self.engine.plan()
+            if plan is not None:
+                self.note(plan)
+                self.engine.answer()
+            lead = self.given[TRICKSTER] - self.given[HONEST]
+            low = min(low, lead)
+            most = max(most, lead - low)
+        return most
+
+    def note(self, plan: StepPlan) -> None:
+        """Count what a plan gives to each."""
+        table = self.engine.core._replicas[plan.replica].table
+        for entry in plan.rows:
+            row, count = int(entry["row"]), int(entry["num_new_tokens"])
+            is_decode = int(entry["first_position"]) >= int(table.prefill_end[row])
+            self.given[table.request_at(row).tenant] += 2 if is_decode else count
+
+
+def bound() -> int:
+    """Return 2Θ, a grant of each, and the decodes that what runs may have to come."""
+    return 2 * WINDOW + 2 * QUANTUM + 2 * MAX_RUNNING * LONGEST_OUTPUT
+
+
+def run_seed(seed: int) -> Game:
+    """P16 for one game."""
+    game = Game(seed)
+    most = game.play()
+    assert most <= bound(), (seed, most, bound())
+    return game
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_trick_gets_more_than_the_share(seed: int) -> None:
+    """P16: whatever a tenant plays, an honest one of the same weight gets as much."""
+    game = run_seed(seed)
+    assert game.given[TRICKSTER] > 500, "it hardly played"
