@@ -261,7 +261,7 @@ class Contenders:
         has_head = self._due < NOBODY_NS
         for traffic_class in self._capped():
             has_head[traffic_class::NUM_CLASSES] = False
-        if not has_head.any():
+        if not np.count_nonzero(has_head):
             return -1
         self._open_windows()
         flow = self._earliest([c for c in CLASSES if self._shares.is_class_within(c)])

@@ -14,7 +14,7 @@ counts as if it were its own from the first of them that ends on, which is on th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
@@ -106,7 +106,7 @@ class Memory:
         self._victims = Victims(settings, leads, self._costs)
         self._caution = Caution(settings.tuning.max_preempted_fraction)
         self._reserves = Reserves(settings.limits)
-        self._holdings: dict[int, _Holdings] = {}  # by replica, until something starts or stops
+        self._holdings: dict[int, _Holdings] = {}  # by replica, until something stops
         self._claims: dict[int, Request] = {}  # by replica: who lacks memory first in this step
         self._backfillers: set[Request] = set()  # that run because they can be dropped for a claim
         self._undroppable: set[Request] = set()  # that run and were preempted as often as may be
@@ -131,7 +131,8 @@ class Memory:
 
     def started(self, request: Request) -> None:
         """Take in that `request` has a row."""
-        self._holdings.pop(request.replica, None)
+        if (holdings := self._holdings.get(request.replica)) is not None:
+            self._holdings[request.replica] = self._joined(holdings, request)
         if self._claims.get(request.replica, request) is not request:
             self._backfillers.add(request)
         if not self._may_be_preempted(request):
@@ -307,6 +308,24 @@ class Memory:
         """
         growth = ceil(num_tokens / self._block_size) - _held_blocks(load) - num_new
         return ceil(max(0, growth) * self._caution.factor)
+
+    def _joined(self, holdings: _Holdings, request: Request) -> _Holdings:
+        """Return `holdings` with one that has just started."""
+        traffic_class, num_blocks = request.traffic_class, len(request.block_ids)
+        ahead = max(0, (num_blocks - 1) * self._block_size + 1 - request.num_tokens)
+        most = request.prompt_len + request.max_tokens - request.num_tokens
+        left = self._history.left_of(request.flow, request.num_output_tokens, most)
+        held = request.num_tokens + ahead + self._block_size // 2
+        is_firm = not (self._is_lent[traffic_class] and self._may_be_preempted(request))
+        by_class = holdings.by_class.copy()
+        by_class[traffic_class] += num_blocks
+        return replace(
+            holdings,
+            by_class=by_class,
+            to_come=np.append(holdings.to_come, max(0, left - ahead)),
+            held=np.append(holdings.held, held),
+            is_firm=np.append(holdings.is_firm, is_firm),
+        )
 
     def _own_need(self, request: Request) -> tuple[int, int]:
         """Return the blocks that `request` starts with, and the tokens that it grows by."""

@@ -179,7 +179,7 @@ class Shedding:
         where that is a limit of those that wait, it tells nothing of how fast prompts are.
         """
         self._short_of[step.replica] = short_of
-        left_some = np.count_nonzero(self._flows.num_waiting) > 0
+        left_some = bool(np.count_nonzero(self._flows.num_waiting))
         left_some = left_some or any(step.remaining(each) for each in step.prefills())
         left_some = left_some and short_of not in OWN_LIMITS
         self.rate.planned(step.replica, step.now_ns, num_tokens, left_some=left_some)

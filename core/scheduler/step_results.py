@@ -80,7 +80,7 @@ def _is_current(replica: Replica, rows: Rows, generations: npt.NDArray[np.uint32
 
 def _all(mask: Mask) -> bool:
     """Tell whether all of `mask`, bool[n], is True; several times as fast as its own `all`."""
-    return np.count_nonzero(mask) == len(mask)
+    return bool(np.count_nonzero(mask) == len(mask))
 
 
 class _AppliedStep:
