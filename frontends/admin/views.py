@@ -25,6 +25,7 @@ from ipc.pages import NO_BUDGET
 
 STALE_S = 1.0
 RESERVES = ("reserved_blocks", "reserved_seqs", "reserved_step_tokens")
+DONE_FOR_MEMORY = ("recomputed_tokens", "swapped_out_tokens", "swapped_in_tokens")
 DIRECTORY_READERS = ("scheduler", "tokenizer", "http")
 
 Record = dict[str, object]
@@ -67,6 +68,7 @@ def load(boards: Boards) -> Record:
         "cached_tokens": int(page["cached_tokens"]),
         "generated_tokens": int(page["generated_tokens"]),
         "preemptions": int(page["preemptions"]),
+        **{field: int(page[field]) for field in DONE_FOR_MEMORY},
         "steps": int(page["steps"]),
         "last_step_age_s": rounded(last_step_age_s(boards)),
         "draining": bool(page["draining"]),

@@ -50,6 +50,15 @@ def test_status_of_an_engine_without_pages_is_an_answer() -> None:
     assert result["processes"] == []
 
 
+def test_status_tells_what_short_memory_has_cost() -> None:
+    """Tokens computed again, and copied out and in, since the start."""
+    swapped = scheduler_fields(swapped_out_tokens=64, swapped_in_tokens=32)
+    known = healthy({"scheduler": page("scheduler", swapped)})
+    load = status(known)["load"]
+    names = ("recomputed_tokens", "swapped_out_tokens", "swapped_in_tokens")
+    assert [load[name] for name in names] == [0, 64, 32]
+
+
 def test_status_tells_how_old_it_is() -> None:
     """A scheduler that has stopped publishing makes the answer stale, with its age."""
     fresh = healthy()
