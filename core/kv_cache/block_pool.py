@@ -217,6 +217,7 @@ class BlockPool:
         assert {i: int(n) for i, n in enumerate(held) if n} == {
             i: n for i, n in self.held_by.items() if n
         }
+        assert bytes(self._too_long) not in self._kinds, self._too_long
         self._check_eviction_order()
 
     def _check_eviction_order(self) -> None:

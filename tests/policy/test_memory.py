@@ -1,6 +1,7 @@
 """Who may have KV memory: admission, reserves, calling back, and the caution of admission."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -108,6 +109,23 @@ def test_what_ends_soon_makes_place_for_what_grows_late() -> None:
     rig = Rig()
     rig.run(60, grows=1)
     assert rig.fits(rig.request(20, grows=70))
+
+
+def test_who_starts_after_a_look_counts_as_in_a_new_look() -> None:
+    """What is asked for beside it is the same as if everything that runs were looked at again."""
+    random = Random(5)
+    known, anew = Rig(RESERVED), Rig(RESERVED)
+    for rig in (known, anew):
+        rig.run(5, grows=5)
+    for _ in range(9):
+        blocks, grows = random.randint(1, 5), random.randint(1, 40)
+        traffic_class = random.choice((INTERACTIVE, STANDARD, BATCH))
+        asked = random.randint(1, 8), random.randint(1, 60)
+        for rig in (known, anew):
+            rig.demand(rig.request(1))
+            rig.run(blocks, grows, traffic_class)
+        anew.memory.configure(Limits(RESERVED))
+        assert known.demand(known.request(*asked)) == anew.demand(anew.request(*asked))
 
 
 def test_nothing_is_kept_on_a_replica_that_runs_nothing() -> None:

@@ -57,6 +57,7 @@ class FakeReplica:
         request.row, request.replica = len(self.requests), 0
         self.requests.append(request)
         self.held[request] = num_blocks or -(-request.num_tokens // BLOCK_SIZE)
+        request.block_ids = [0] * self.held[request]
         self.num_computed[request] = request.num_tokens
 
     def load(self) -> ReplicaLoad:
