@@ -220,7 +220,10 @@ class Memory:
         missing = step.missing_blocks(request)
         is_owed = self._is_within_reserve(request, load)
         givers = self._givers(request, step.running(), is_owed=is_owed)
-        if not 0 < missing <= sum(int(load.rows.num_blocks[giver.row]) for giver in givers):
+        gained = sum(int(load.rows.num_blocks[giver.row]) for giver in givers)
+        if len(givers) == load.num_running:  # on an empty replica nothing need stay available
+            gained += self.headroom_blocks(request, load)
+        if not 0 < missing <= gained:
             return False
         for _ in range(MAX_VICTIMS):
             need = Need(request, missing, load, step.now_ns, is_whole=True, is_owed=is_owed)

@@ -324,6 +324,25 @@ def test_what_starts_behind_a_claim_is_dropped_for_it() -> None:
     assert rig.replica.preempted[0].request is backfill
 
 
+def test_who_fits_only_alone_gets_what_backfills_out_of_the_way() -> None:
+    """A head that leaves no headroom starts once nothing but droppable work runs: all of it goes,
+    or it would be replaced by more of its kind for ever.
+    """
+    rig = Rig(headroom=0.05)
+    first = rig.run(50, grows=1)
+    rig.open()
+    head = rig.request(97, grows=1)
+    assert not rig.make_room(head)
+    backfill = [rig.run(15, grows=1, traffic_class=BATCH) for _ in range(2)]
+    rig.open()
+    assert not rig.make_room(head)
+    rig.end(first)
+    rig.open()
+    assert rig.make_room(head)
+    assert rig.fits(head)
+    assert [each.request for each in rig.replica.preempted] == backfill
+
+
 def test_nobody_is_preempted_if_that_would_not_be_enough() -> None:
     """Room is made for a request as a whole or not at all."""
     rig = Rig(RESERVED)
