@@ -6,6 +6,7 @@ at its first request and keeps it; when all are taken, further tenants share the
 """
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -125,6 +126,11 @@ class Metering:
         self.tenant_names = [OTHER_NAME]
         self._max_tenants = max_tenants
         self._tenant_indexes: dict[str, int] = {}
+
+    def know_tenants(self, tenants: Iterable[str]) -> None:
+        """Give each of `tenants` its place: they are shown before they have asked for anything."""
+        for tenant in tenants:
+            self.tenant_index(tenant)
 
     def tenant_index(self, tenant: str) -> int:
         """Return the index of `tenant` in the arrays."""

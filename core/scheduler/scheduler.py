@@ -61,6 +61,7 @@ class Scheduler:
         self.requests: dict[int, Request] = {}  # all that are not released yet
         self.draining = False
         self.limits = settings.limits
+        metering.know_tenants(settings.limits.tenants)
         self._cancelled: dict[Request, Cancellation] = {}
         self._num_arrivals = 0
         self._limits = AdmissionLimits(
@@ -72,6 +73,7 @@ class Scheduler:
     def configure(self, limits: Limits) -> None:
         """Let changed promises and caps rule from now on; requests keep what they were promised."""
         self.limits = limits
+        self.metering.know_tenants(limits.tenants)
         self.routing.configure(limits)
         self.policy.configure(limits)
 

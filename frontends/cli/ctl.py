@@ -51,8 +51,7 @@ def add_common(parser: argparse.ArgumentParser, command: Command) -> None:
     default = HeadraceConfig.__dataclass_fields__["name"].default
     parser.add_argument("--name", default=default, help="name of the engine (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="write the result as JSON")
-    if command.confirm:
-        parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="do not ask, where it would be asked")
 
 
 def add_argument(parser: argparse.ArgumentParser, argument: Argument) -> None:

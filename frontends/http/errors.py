@@ -212,17 +212,22 @@ ANSWERS: dict[RejectionReason, Answer] = {
         429, RATE_LIMIT, "The tenant runs as many requests as it may",
         "{measured:.0f} of {threshold:.0f}",
     ),
-    _R.TENANT_RATE: Answer(429, RATE_LIMIT, "The tenant's rate limit is used up"),
+    _R.TENANT_RATE: Answer(
+        429, RATE_LIMIT, "The tenant's rate limit is used up",
+        "{measured:.0f} tokens, {threshold:.0f} left",
+    ),
     _R.TENANT_KV_QUOTA: Answer(
         429, RATE_LIMIT, "The tenant's KV quota is used up",
         "{measured:.0f} blocks of {threshold:.0f}",
     ),
-    _R.TENANT_PAUSED: Answer(429, RATE_LIMIT, "The tenant is paused by the operator"),
+    _R.TENANT_PAUSED: Answer(429, RATE_LIMIT, "The tenant or its class is paused by the operator"),
     _R.SHED_INFEASIBLE: Answer(
-        429, RATE_LIMIT, "The request was shed: its deadline cannot be met any more"
+        429, RATE_LIMIT, "The request was shed: its deadline cannot be met any more",
+        "{measured:.0f} ms of {threshold:.0f}",
     ),
     _R.SHED_PREDICTED: Answer(
-        429, RATE_LIMIT, "The request was shed: its deadline is predicted to be missed"
+        429, RATE_LIMIT, "The request was shed: its deadline is predicted to be missed",
+        "{measured:.0f} ms of {threshold:.0f}",
     ),
     _R.TOKENIZER_BUSY: Answer(
         429, RATE_LIMIT, "The tokenizer is full", "{measured:.0f} of {threshold:.0f}"

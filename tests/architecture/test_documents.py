@@ -8,6 +8,8 @@ from typing import get_args
 import pytest
 
 from core.config import HeadraceConfig
+from core.policy.base import Blocked
+from core.scheduler.decisions import DecisionKind
 from frontends.cli.verbs import VERBS
 from tests.architecture.repository import ROOT, files
 
@@ -70,6 +72,14 @@ def test_every_verb_is_in_the_readme() -> None:
     """Whoever reads the first page knows every verb of the command line."""
     readme = (ROOT / "README.md").read_text()
     assert [verb.name for verb in VERBS if f"headrace {verb.name}" not in readme] == []
+
+
+def test_every_reason_and_decision_is_explained() -> None:
+    """Whoever reads a word of `ctl show` or `ctl events` finds what it means."""
+    page = (ROOT / "docs" / "waits.md").read_text()
+    words = [each.name.lower() for each in Blocked if each is not Blocked.NOTHING]
+    words += [each.label for each in DecisionKind]
+    assert [word for word in words if f"`{word}`" not in page] == []
 
 
 def test_the_changelog_has_the_current_version() -> None:

@@ -50,8 +50,8 @@ def run(
 ) -> tuple[History, Watched]:
     """Run to the end; return what happened, and who was refused."""
     limits = limits or Limits()
-    engine = {"limits": limits, "max_num_seqs": max_num_seqs}
-    settings, _ = prepare("headrace", simulated_settings(**engine))
+    simulated = simulated_settings(limits=limits, max_num_seqs=max_num_seqs)
+    settings, _ = prepare("headrace", simulated)
     policy_settings = PolicySettings(
         max_num_seqs=max_num_seqs,
         max_num_partial_prefills=64,

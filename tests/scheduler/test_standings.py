@@ -115,11 +115,12 @@ def test_the_wait_of_a_class_is_counted_when_a_request_starts(engine: CheckedEng
 
 
 def test_changed_limits_show_at_once(engine: CheckedEngine) -> None:
-    """As soon as the event is taken in."""
+    """As soon as the event is taken in; a tenant that is new in them need not have asked."""
     submit(engine, "a", TrafficClass.STANDARD)
-    changed = {"a": TenantConfig(name="a", weight=7.0)}
+    changed = {name: TenantConfig(name=name, weight=7.0) for name in ("a", "new")}
     engine.core.on_events([ev.Configure(Limits(tenants=changed, paused=frozenset({"a"})))], 0)
     tenants = engine.core.standings(0)[1]
     assert column(engine, tenants.weight)["a"] == 7.0
-    assert column(engine, tenants.paused) == {"_other": False, "a": True}
+    paused = {"_other": False, "a": True, "b": False, "new": False}
+    assert column(engine, tenants.paused) == paused
     assert column(engine, tenants.kv_quota_blocks)["a"] == 100
