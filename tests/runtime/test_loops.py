@@ -333,6 +333,8 @@ def test_a_request_is_shown_and_what_was_decided_about_it_too() -> None:
     assert isinstance(shown, list)
     assert shown[0]["request_id"] == waiting["request_id"]
     assert shown[0]["blocked"] == "sequences"
+    as_told = f"chatcmpl-{waiting['operation_id']}"
+    assert rig.call("show", request=as_told).result["requests"] == shown
     assert rig.call("show", request="nobody").code == ReplyCode.BAD_ARGUMENT
     decided = rig.call("events").result
     events = decided["events"]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from core.clock import NS_PER_S
 from core.engine_core import EngineCore
-from core.runtime.scheduler.insight import events, show
+from core.runtime.scheduler.insight import events, is_called, show
 from core.scheduler.events import (
     Abort,
     CancelTenant,
@@ -92,11 +92,11 @@ def _cancel(
     """End requests by operation id or number, compared whole, or all of a tenant."""
     views = _views(core, args.get("tenant"))
     if "request" in args:
-        wanted = args["request"]
+        wanted = str(args["request"])
         views = [
             view
             for view in views
-            if wanted in (operations.get(view.request_id), str(view.request_id))
+            if is_called(wanted, view.request_id, operations.get(view.request_id))
         ]
         events: list[Event] = [Abort(view.request_id, now_ns) for view in views]
     else:

@@ -19,13 +19,20 @@ Record = dict[str, object]
 
 def show(core: EngineCore, wanted: str, operations: Mapping[int, str], now_ns: int) -> Record:
     """Return the records of an operation's requests, or of one request by its number."""
-    ids = [i for i, operation in operations.items() if wanted in (operation, str(i))]
+    ids = [i for i, operation in operations.items() if is_called(wanted, i, operation)]
     if not ids and wanted.isdecimal():
         ids = [int(wanted)]
     views = [view for i in ids if (view := core.request(i)) is not None]
     if not views:
         raise ArgumentError(f"show: no live request is called {wanted!r}: `requests` lists them")
     return {"requests": [_record(core, view, operations, now_ns) for view in views]}
+
+
+def is_called(wanted: str, request_id: int, operation_id: str | None) -> bool:
+    """Tell whether a person means this request by `wanted`: its number, or its operation's id, as
+    it is or with the word and dash that clients see before it.
+    """
+    return wanted == str(request_id) or wanted.rpartition("-")[2] == operation_id
 
 
 def events(
