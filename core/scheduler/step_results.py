@@ -180,7 +180,7 @@ class _AppliedStep:
     def _deliver_prompt_logprobs(self) -> None:
         """Pass on the entries about prompt tokens that were not delivered before a preemption."""
         scored = self._rows["num_prompt_logprobs"] > 0
-        if not scored.any():
+        if not np.count_nonzero(scored):
             return
         plan = self._plan.rows
         first_positions = dict(
