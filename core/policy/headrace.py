@@ -48,6 +48,7 @@ from core.policy.shares import Shares
 from core.policy.shedding import Shedding
 from core.request import Request, RequestStatus
 
+# Not what expired: its client knew the time and had what came till then, as if it had cancelled.
 REFUNDED = frozenset({RequestStatus.FINISHED_SHED, RequestStatus.FINISHED_ERROR})
 
 
