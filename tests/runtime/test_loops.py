@@ -348,6 +348,19 @@ def test_a_request_is_shown_and_what_was_decided_about_it_too() -> None:
     assert last["events"] == rig.call("events", since=len(events) - 1).result["events"]
 
 
+def test_events_name_the_operations_of_those_that_have_ended() -> None:
+    """Their clients ask when all is over."""
+    rig = LoopRig()
+    send_all(rig)
+    rig.rounds(2000)
+    assert rig.call("requests").result["requests"] == []
+    events = rig.call("events").result["events"]
+    assert isinstance(events, list)
+    named = [event["operation_id"] for event in events if event["kind"] == "queue"]
+    assert named
+    assert set(named) <= set(OPERATIONS)
+
+
 @pytest.mark.parametrize(
     ("command", "args", "code"),
     [

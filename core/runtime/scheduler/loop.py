@@ -31,6 +31,7 @@ from core.runtime.scheduler.outbox import Outbox, refusal
 from core.runtime.scheduler.page import fill_page
 from core.runtime.scheduler.submissions import SubmitError, request_of
 from core.scheduler import events as ev
+from core.scheduler.decisions import MAX_DECISIONS
 from core.scheduler.frames import plan_parts, read_result
 from core.scheduler.plan import OutputBatch, OutputKind
 from core.tenant_directory import tenancy_of
@@ -61,6 +62,7 @@ class SchedulerLoop:
         self._epoch = epoch
         self._outbox = outbox
         self._operations: list[dict[int, str]] = [{} for _ in arenas]  # of unfinished requests
+        self._ended: dict[int, str] = {}  # the last operations that have, which events may name
         self._looked_ns = -LOOK_NS
         self._published_ns = -PUBLISH_IDLE_NS
         self._is_page_old = True
@@ -142,7 +144,7 @@ class SchedulerLoop:
             if isinstance(message, ControlCall):
                 self.core.on_events(events, now_ns)
                 events = []
-                operations = ChainMap(*self._operations)
+                operations = ChainMap(*self._operations, self._ended)
                 reply = answer(message, self.core, operations, now_ns)
                 channels.inbox.send(reply, item.peer)
             else:
@@ -234,7 +236,13 @@ class SchedulerLoop:
     def _forget_finished(self, tokenizer: int, batch: OutputBatch) -> None:
         finished = batch.records["kind"] == OutputKind.FINISHED
         for request_id in batch.records["request_id"][finished].tolist():
-            self._operations[tokenizer].pop(request_id, None)
+            self._remember_ended(request_id, self._operations[tokenizer].pop(request_id, None))
+
+    def _remember_ended(self, request_id: int, operation_id: str | None) -> None:
+        if operation_id is not None:
+            self._ended[request_id] = operation_id
+        if len(self._ended) > MAX_DECISIONS:
+            del self._ended[next(iter(self._ended))]
 
     def _publish(self, channels: SchedulerChannels, now_ns: int) -> None:
         """Show the state if it has changed, and now and then that it has not."""
