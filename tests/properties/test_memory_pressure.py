@@ -238,7 +238,7 @@ def test_a_request_that_needs_much_memory_is_not_passed_by_for_ever(seed: int) -
     engine = CheckedEngine(
         make_settings(
             max_model_len=64, policy="headrace", limits=SMALL_POOL_LIMITS,
-            pipeline_depth=random.choice([1, 2]), prefix_cache=False,
+            pipeline_depth=random.choice([1, 2]), prefix_cache=False, max_num_seqs=8,
         ),
         num_blocks=16,
     )  # fmt: skip
@@ -248,16 +248,16 @@ def test_a_request_that_needs_much_memory_is_not_passed_by_for_ever(seed: int) -
 
     def keep_busy() -> None:
         while sum(r.first_start_ns == 0 for r in small) < 4:
-            prompt = [random.randrange(10, VOCAB_SIZE) for _ in range(random.randint(1, 8))]
-            request = engine.make_request(next(numbers), prompt, random.randint(2, 6), tenant="b")
+            prompt = [random.randrange(10, VOCAB_SIZE) for _ in range(random.randint(4, 8))]
+            request = engine.make_request(next(numbers), prompt, random.randint(8, 16), tenant="b")
             small.append(engine.submit(request))
 
-    for _ in range(10):
+    for _ in range(20):
         keep_busy()
         engine.step()
     large = engine.submit(engine.make_request(next(numbers), [9] * 40, 4))
-    for _ in range(40):
+    for _ in range(60):
         keep_busy()
         engine.step()
     assert large.first_start_ns > 0, seed
-    assert sum(r.status.is_finished for r in small) > 20, seed
+    assert sum(r.status.is_finished for r in small) > 10, seed

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from core.engine_core import policy_settings
 from core.policy.base import Blocked, Step
+from core.policy.contenders import Contenders
 from core.policy.cost_model import CostModel
 from core.policy.flows import Flows
 from core.policy.headrace import HeadracePolicy
@@ -64,8 +65,6 @@ class WatchedPolicy(HeadracePolicy):
         for request in step.prefills():
             wanting[request.flow] = True
         decodes = self._decode_charges(step)
-        is_ahead = ~self._shares.tenants_within().reshape(-1)
-        class_is_ahead = [not self._shares.is_class_within(c) for c in TrafficClass]
         before = self._shares.charged.copy()
         super().fill(step)
         contenders = self._leftovers.last
@@ -74,8 +73,17 @@ class WatchedPolicy(HeadracePolicy):
             wanting[flow] &= contenders.reason(flow) not in STOPPED
         charged = self._shares.charged.copy()
         has_grant = charged - before > decodes
-        note = StepNote(charged, decodes, is_ahead, np.array(class_is_ahead), wanting, has_grant)
+        note = StepNote(charged, decodes, self._is_ahead, self._class_is_ahead, wanting, has_grant)
         self.notes.append(note)
+
+    def _contenders(self, step: Step) -> Contenders:
+        """Look at the windows when it is known who could use more, before anything is granted."""
+        contenders = super()._contenders(step)
+        self._is_ahead: Mask = ~self._shares.tenants_within().reshape(-1)
+        self._class_is_ahead: Mask = np.array(
+            [not self._shares.is_class_within(c) for c in TrafficClass]
+        )
+        return contenders
 
     def _decode_charges(self, step: Step) -> Ints:
         batch = step.decodes()
