@@ -168,8 +168,18 @@ class Contenders:
         return Blocked.CLASS_CAP if flow % NUM_CLASSES in self._capped() else Blocked.NOTHING
 
     def pass_over(self, company: Company, step_ns: int) -> None:
-        """Let classes wait for company in a step that can last `step_ns`."""
-        self._passed_over = company.passed_over(step_ns, self._first_ns, self._step.now_ns)
+        """Let classes wait for company in a step that can last `step_ns`; meanwhile they hold
+        nobody back.
+        """
+        waiting = company.passed_over(step_ns, self._first_ns, self._step.now_ns)
+        if not waiting or not self._has_choice:
+            return
+        others = self._serviceable.copy()
+        for traffic_class in waiting:
+            others[traffic_class::NUM_CLASSES] = False
+        if others.any():
+            self._passed_over, self._serviceable = waiting, others
+            self._open_windows()
 
     def next(self) -> Request | None:
         """Return whose turn it is; its grant must be settled before the next."""

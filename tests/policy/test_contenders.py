@@ -175,8 +175,9 @@ def test_a_reserve_acts_for_who_has_used_half_of_its_promise() -> None:
     assert rig.open().next() is reserved
 
 
-def test_who_waits_for_company_goes_after_all_others() -> None:
-    """It goes on as soon as nobody else can use the step."""
+@pytest.mark.parametrize("units_ahead", [0, 50_000])
+def test_who_waits_for_company_goes_after_all_others(units_ahead: int) -> None:
+    """It goes on as soon as nobody else can use the step, and keeps nobody out of the window."""
     tight, loose = ClassConfig(ttft_ms=6000, itl_ms=50), ClassConfig(ttft_ms=60_000, itl_ms=400)
     rig = Rig(interactive=tight, standard=loose)
     waiting, other = rig.waits(1, INTERACTIVE), rig.waits(2, STANDARD)
@@ -184,6 +185,7 @@ def test_who_waits_for_company_goes_after_all_others() -> None:
         rig.policy.remove(request)
         request.start_by_ns = due_ms * NS_PER_MS
         rig.policy.add(request)
+    rig.policy._shares._pay(other.flow, units_ahead)
     contenders = rig.open()
     assert contenders.next() is waiting
     contenders.pass_over(Company(rig.limits, 0.25), 400 * NS_PER_MS)
