@@ -5,8 +5,8 @@ knows: in which order requests deserve anything; it is the `Step` that a policy 
 marked as scheduled before `finish`, so a request can still be preempted out of the step.
 
 Memory (`step_memory`) for decodes comes first. When none is left, memory on its way (fenced) is
-waited for, and only then is a victim preempted; in such a step nothing new starts, unless the policy
-preempts somebody for it.
+waited for, and only then is a victim preempted; in such a step nothing new starts, unless the
+policy preempts somebody for it.
 """
 
 import numpy as np
