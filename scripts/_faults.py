@@ -95,7 +95,8 @@ FAULTS: tuple[Fault, ...] = (
         "        self.floor = least\n",
     ),
     Fault(
-        "idle-class-saves-up", "P2", CLASSES_APART, FAIR_QUEUE,
+        "idle-class-saves-up", "P2",
+        "tests/policy/test_fair_queue.py::test_idling_saves_nothing_up", FAIR_QUEUE,
         "        self.virtual[child] = max(self.virtual[child], self.floor)\n",
         "        self.virtual[child] += 0\n",
     ),
