@@ -49,6 +49,7 @@ BARS = (
     report.Bar("pressed.recomputed_after_swap_tokens", "<=", 0),
     report.Bar("pressed.recomputed_share", "<=", 0.05),
     report.Bar("throughput_ratio", ">=", 0.9),
+    report.Bar("step_ratio", ">=", 0.9),
 )
 
 
@@ -108,6 +109,7 @@ class Run:
             "elapsed_s": round(self.elapsed_s, 2),
             "mean_running": round(self.mean_running, 2),
             "output_tok_s": output / self.elapsed_s,
+            "output_tok_step": output / max(1, self.counted["steps"]),
             "interactive_ttft_ms": report.spread_ms(first),
         }
 
@@ -182,13 +184,19 @@ def compared(jobs: Sequence[Job], pressed: Run, roomy: Run) -> dict[str, Any]:
     pairs = list(zip(pressed.timelines, roomy.timelines, strict=True))
     both = [timeline for pair in pairs for timeline in pair]
     figures = {"pressed": pressed.figures(jobs), "roomy": roomy.figures(jobs)}
-    rates = [each["output_tok_s"] for each in figures.values()]
+    ratios = {
+        name: figures["pressed"][figure] / max(figures["roomy"][figure], 1e-9)
+        for name, figure in (
+            ("throughput_ratio", "output_tok_s"),
+            ("step_ratio", "output_tok_step"),
+        )
+    }
     return {
         **figures,
         "errors": sum(1 for timeline in both if timeline.error),
         "error_examples": sorted({timeline.error for timeline in both if timeline.error})[:3],
         "output_mismatches": sum(1 for a, b in pairs if a.token_ids != b.token_ids),
-        "throughput_ratio": rates[0] / max(rates[1], 1e-9),
+        **ratios,
     }
 
 

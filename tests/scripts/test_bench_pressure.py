@@ -14,7 +14,7 @@ def run_of(outputs: list[list[int]], elapsed_s: float, **counted: int) -> Run:
     timelines = [
         Timeline(token_ids=ids, intended_s=1.0, chunk_s=[1.5] * len(ids)) for ids in outputs
     ]
-    return Run(timelines, elapsed_s, 2.0, dict.fromkeys(COUNTERS, 0) | counted)
+    return Run(timelines, elapsed_s, 2.0, dict.fromkeys(COUNTERS, 0) | {"steps": 10} | counted)
 
 
 SWAPPED = {"preemptions": 5, "swapped_out_tokens": 9, "swapped_in_tokens": 9}
@@ -44,6 +44,7 @@ def test_what_pressure_must_not_cost() -> None:
         run_of([[7, 8], [1]], 1.0, **SWAPPED),
         failed,
         replace(good, elapsed_s=1.2),
+        run_of([[7, 8], [9]], 1.0, **SWAPPED | {"steps": 12}),
         run_of([[7, 8], [9]], 1.0, **SWAPPED, recomputed_tokens=1),
         run_of([[7, 8], [9]], 1.0, **SWAPPED, recomputed_after_swap_tokens=1),
         run_of([[7, 8], [9]], 1.0),
