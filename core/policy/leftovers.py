@@ -73,4 +73,6 @@ class Leftovers:
             return Wait(Blocked.DEADLINE_ORDER, place=place)
         if self._ended is Blocked.TOKENS:
             return Wait(Blocked.TOKENS, self._max_tokens, self._max_tokens)
+        if self._ended is Blocked.NOTHING and request.num_preemptions:
+            return Wait(Blocked.MEMORY, place=place)  # the step itself took its memory
         return Wait(self._ended)
