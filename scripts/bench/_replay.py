@@ -8,7 +8,8 @@ it cannot carry, so that some requests are refused. `headrace ctl record-trace` 
     simulated    as the simulator says, for the same arrivals
 
 The load is a share of what the engine carries, which a closed loop measures first; its requests are
-not replayed. The first tenth of the requests is left out on both sides.
+not replayed. What http refuses at the door no recording knows of: refused requests are replayed as
+the clients sent them. The first tenth of the requests is left out on both sides.
 """
 
 import argparse
@@ -37,6 +38,8 @@ VOCABULARY = (1000, 40_000)
 WARM_UP_SHARE = 0.1
 WARM_UP_STREAMS = 16
 PHASES = ((0.3, 0.5), (0.25, 0.8), (0.2, 1.7), (0.25, 0.4))  # share of the time, of the capacity
+SERVED = ("length", "stopped")
+REFUSED = "refused"
 MAX_QUEUED = 24  # requests, so that the overload is felt within seconds
 
 
@@ -223,6 +226,31 @@ async def record(engine: Engine, first: int, path: Path) -> dict[str, Any]:
     return recorded
 
 
+def complete(path: Path, planned: Sequence[Planned], timelines: Sequence[Timeline]) -> None:
+    """Put the requests that were refused into a recorded trace, all of them as they were sent."""
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        rows, columns = list(reader), list(reader.fieldnames or ())
+    served = [row for row in rows if row["outcome"] in SERVED]
+    refused = [
+        dict.fromkeys(columns, "")
+        | {
+            "arrival_s": f"{each.at_s - planned[0].at_s:.6f}",
+            "prompt_tokens": str(each.prompt_tokens),
+            "output_tokens": str(each.output_tokens),
+            "tenant": each.kind.tenant,
+            "class": each.kind.traffic_class,
+            "outcome": REFUSED,
+        }
+        for each, timeline in zip(planned, timelines, strict=True)
+        if timeline.error or not timeline.chunk_s
+    ]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(sorted(served + refused, key=lambda row: float(row["arrival_s"])))
+
+
 async def simulate(path: Path, seed: int, more: Sequence[str]) -> dict[str, Any]:
     """Replay a recorded trace on this machine, with the settings of the engine."""
     flags = [word for each in [*settings(), *more] for word in ("--set", each)]
@@ -244,6 +272,7 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
                 planned = plan(args.seconds, capacity, args.seed + 1)
                 timelines = await clients.run(planned)
             recorded = await record(engine, num_before, path)
+            complete(path, planned, timelines)
         if not recorded["machine"]:
             raise RuntimeError("the engine ran too few steps to be known: give it more --seconds")
         document = await simulate(path, args.seed, args.set)

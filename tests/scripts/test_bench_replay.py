@@ -1,10 +1,21 @@
 """The arithmetic of `scripts/bench/replay`: the load, and how far off the simulator is."""
 
+from pathlib import Path
+
 import pytest
 
 from core.simulation.cases import configuration
 from scripts.bench._client import Timeline
-from scripts.bench._replay import KINDS, PHASES, errors, plan, real_figures, settings
+from scripts.bench._replay import (
+    KINDS,
+    PHASES,
+    Planned,
+    complete,
+    errors,
+    plan,
+    real_figures,
+    settings,
+)
 
 
 def test_the_load_is_the_same_for_a_seed_and_has_an_overload() -> None:
@@ -48,3 +59,22 @@ def test_clients_see_refusals_and_times() -> None:
     assert (figures["requests"], figures["refused"]) == (10, 1)
     assert figures["ttft_ms"]["p50"] == pytest.approx(500.0)
     assert figures["itl_ms"]["p50"] == pytest.approx(100.0)
+
+
+def test_what_was_refused_at_the_door_is_replayed_too(tmp_path: Path) -> None:
+    """Refused requests are replayed as the clients sent them, each once, in the order of time."""
+    path = tmp_path / "recorded.csv"
+    path.write_text(
+        "arrival_s,prompt_tokens,output_tokens,tenant,class,max_tokens,outcome\n"
+        "0.000000,50,20,chat,interactive,20,length\n"
+        "3.000000,60,30,chat,interactive,30,queue_full_requests\n"
+    )
+    planned = [Planned(at_s, KINDS[0], 50, 20) for at_s in (1.0, 2.0, 4.0)]
+    served, refused = Timeline(0.0), Timeline(0.0)
+    served.chunk_s.append(0.5)
+    refused.error = "429"
+    complete(path, planned, [served, refused, refused])
+    rows = [line.split(",") for line in path.read_text().splitlines()[1:]]
+    assert [(row[0], row[-1]) for row in rows] == [
+        ("0.000000", "length"), ("1.000000", "refused"), ("3.000000", "refused"),
+    ]  # fmt: skip
