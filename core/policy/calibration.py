@@ -11,7 +11,8 @@ no basis describes. A fit of all five prices to running steps would not do: in s
 columns rise and fall together, and a recursive least-squares fit drifts along what they have in
 common. One factor cannot drift; it is learned in logarithms, from residuals that are clipped at
 three times their scatter (a Huber estimate), so that an outlier moves it by little, and it is
-bounded.
+bounded. Scatter says little of the few slowest steps of a machine with neighbours: their quantile,
+the tail, is followed by stochastic approximation (Robbins and Monro 1951).
 """
 
 from collections.abc import Sequence
@@ -30,6 +31,8 @@ SIGMA_MAX = 0.5
 CLIP_SIGMAS = 3.0
 FACTOR_MEMORY = 24  # steps that a factor averages over
 SIGMA_MEMORY = 96
+TAIL_SHARE = 0.0005  # of steps last longer than the tail says
+TAIL_STRIDE = 0.05  # by which a step beyond it lifts the tail, in logarithms
 DOUBTFUL_STEPS = 4  # as if so many had agreed with the basis before the first
 
 
@@ -77,6 +80,7 @@ class MovingFactor:
         """Start in agreement with the basis."""
         self.factor = 1.0
         self.sigma = FIRST_SIGMA
+        self.tail = 0.0  # logarithm of what all but few steps stay below, of what is predicted
         self.num_steps = 0
         self._log = 0.0
         self._variance = FIRST_SIGMA**2
@@ -84,6 +88,8 @@ class MovingFactor:
     def observe(self, ratio: float) -> None:
         """Take in a step that lasted `ratio` times what the basis says."""
         residual = log(max(ratio, 1e-9)) - self._log
+        is_beyond = self.num_steps > FACTOR_MEMORY and residual > self.tail
+        self.tail = max(0.0, self.tail + TAIL_STRIDE * (is_beyond - TAIL_SHARE))
         limit = CLIP_SIGMAS * self.sigma
         clipped = min(max(residual, -limit), limit)
         self.num_steps += 1
@@ -122,6 +128,11 @@ class CalibratedCostModel:
         if expected_ns > 0 and work.num_tokens:
             regime = self.mixed if work.num_prefill_tokens else self.decode_only
             regime.observe(duration_ns / expected_ns)
+
+    @property
+    def tail(self) -> float:
+        """By how much the slowest steps with prompts exceed what is predicted, as a share."""
+        return exp(self.mixed.tail) - 1
 
     @property
     def sigma(self) -> float:

@@ -15,8 +15,8 @@ sat out a step would spend it in one gap above the cap; and after a late step it
 gaps, which can be kept, for lost. Time left of the promised first token is not banked either.
 
 The margin is kept for the request, not for the gap: a request has tens of gaps and one late gap
-breaks its promise, so it is `MARGIN_SIGMAS` times the scatter of the model, and at least
-`policy.itl_margin`.
+breaks its promise, so it is `MARGIN_SIGMAS` times the scatter of the model, at least what the few
+slowest steps exceed the prediction by, and at least `policy.itl_margin`.
 
 Decodes of pausable classes may sit a step out (1) if it could not keep the gaps of the others with
 them, or (2) if a prompt of a class that cannot be paused would be late at this pace and they take
@@ -193,7 +193,7 @@ class Pace:
         model, least = self._models.calibrated(replica), self._settings.tuning.itl_margin
         if model is None:
             return least
-        return max(least, min(MARGIN_SIGMAS * model.sigma, MARGIN_MAX))
+        return max(least, min(max(MARGIN_SIGMAS * model.sigma, model.tail), MARGIN_MAX))
 
     def prediction(self, replica: int) -> Prediction | None:
         """Return how well steps are predicted, None if they are not."""

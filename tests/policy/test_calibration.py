@@ -143,3 +143,12 @@ def test_a_given_model_serves_until_a_replica_brings_its_own() -> None:
     assert models.calibrated(3) is None
     models.calibrate(3, CostBasis(step_ns=1.0))
     assert models.of(3) is models.calibrated(3)
+
+
+@pytest.mark.parametrize(("slow_share", "beyond"), [(0.0, 0.2), (0.01, 0.6)])
+def test_the_tail_is_what_few_steps_exceed(slow_share: float, beyond: float) -> None:
+    """Even scatter stays below a fifth; a machine that stumbles now and then asks for more."""
+    random, factor = np.random.default_rng(4), MovingFactor()
+    for ratio in random.lognormal(0, 0.05, 6000):
+        factor.observe(ratio * (1.6 if random.random() < slow_share else 1.0))
+    assert abs(np.exp(factor.tail) - 1 - beyond) <= 0.15
