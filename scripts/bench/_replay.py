@@ -37,7 +37,7 @@ from scripts.bench._report import Bar
 VOCABULARY = (1000, 40_000)
 WARM_UP_SHARE = 0.1
 WARM_UP_STREAMS = 16
-PHASES = ((0.3, 0.5), (0.25, 0.8), (0.2, 1.7), (0.25, 0.4))  # share of the time, of the capacity
+PHASES = ((0.3, 0.5), (0.25, 0.8), (0.2, 3.0), (0.25, 0.4))  # share of the time, of the capacity
 SERVED = ("length", "stopped")
 REFUSED = "refused"
 MAX_QUEUED = 24  # requests, so that the overload is felt within seconds
