@@ -171,8 +171,7 @@ class PolicyConfig:
     progress_ms: int = 2000
     """Time that a request gets at least between two preemptions, or `progress_tokens`, ms."""
     swap_gb_per_s: float = 5.0
-    """Speed of copies between a KV pool and host memory where none was measured, one way, GB/s; 0 =
-    never swap."""
+    """Speed of copies to host memory where none was measured, one way, GB/s; 0 = never swap."""
     max_preempted_fraction: float = 0.05
     """Share of preempted tokens in all computed ones; above it admission becomes stricter."""
     shed_enter: float = 0.9
