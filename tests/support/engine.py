@@ -242,7 +242,7 @@ def serve_command(name: str, model: Path, overrides: Sequence[str]) -> list[str]
         f"engine.model={model}",
         "http.port=0",
         "engine.num_kv_blocks=256",
-        "engine.max_num_seqs=8",
+        "engine.max_num_seqs=16",
         "engine.max_num_batched_tokens=64",
         "engine.threads=1",
         "tokenizer.arena_tokens=65536",
