@@ -132,22 +132,21 @@ def num_fds(pid: int) -> int:
 
 
 def test_restarts_leak_no_file_and_no_memory(tmp_path: Path, tiny_model: Path) -> None:
-    """After several deaths of several children everything is as it was after the first."""
+    """After ten more deaths the run directory is as it was, and no death has left a file open."""
     children = ("executor.0.0", "scheduler", "tokenizer.0", "http.0", "admin.0")
     overrides = (*SIMULATED, "supervision.intensity=100")
     with running_engine(tmp_path, tiny_model, overrides) as engine:
+        survivors = (engine.pid, engine.children()["janitor"].pid)
         seen = []
         for _ in range(3):
             rows = {child_id: engine.kill_child(child_id) for child_id in children}
             for child_id, row in rows.items():
                 engine.wait_restarted(child_id, row.epoch)
-            survivors = (engine.pid, engine.children()["janitor"].pid)
             files = sorted(path.name for path in engine.path.iterdir())
             seen.append((files, [num_fds(pid) for pid in survivors]))
-        files_seen, open_files = zip(*seen, strict=True)
-        assert files_seen[1] == files_seen[2] == files_seen[0]
-        most = [max(counts) for counts in zip(*open_files, strict=True)]
-        assert most == open_files[0], open_files
+        assert [files for files, _ in seen[1:]] == [seen[0][0]] * 2
+        for first, last in zip(seen[0][1], seen[2][1], strict=True):
+            assert last - first < len(children), seen  # one may just be opening: 10 deaths leak 10
 
 
 def test_a_second_engine_of_the_name_is_refused(
