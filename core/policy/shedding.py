@@ -51,6 +51,7 @@ QUEUE_DEPTH = 64  # and of a flow at the most
 FASTEST = 0.9  # of the time of a prompt alone: steps scatter
 CLASS_MEMORY_NS = 5 * NS_PER_S
 MINUTE_NS = 60 * NS_PER_S
+REST_NS = NS_PER_S  # without a step, after which nobody knows how long one takes
 MIN_RETRY_MS = 100
 MAX_RETRY_MS = 60_000
 QUEUE_SHARE_TO_DRAIN = 10  # come back when a tenth of the queue has left
@@ -96,6 +97,7 @@ class Shedding:
         self._used_tokens: dict[int, tuple[float, int]] = {}  # by tenant: in a minute, until when
         self._under_way: dict[int, list[UnderWay]] = {}  # by replica
         self._short_of: dict[int, Blocked] = {}  # by replica: what kept its last step from more
+        self._worked_ns: dict[int, int] = {}  # by replica: when it had something to compute last
         self._now_ns = 0
         self._class_tokens = np.zeros(NUM_CLASSES)  # started lately
         self._counted_ns = 0  # when they were counted
@@ -168,7 +170,7 @@ class Shedding:
         self._under_way[step.replica] = under_way
         for request in self._latest.pop_before(now_ns):
             self._refuse_if_infeasible(step, request)
-        if step.num_running == 0:
+        if now_ns - self._worked_ns.get(step.replica, -REST_NS) >= REST_NS:
             return  # whoever is next shows how fast steps are now: a slow past locks nobody out
         late = self._flows.due_ns < self._earliest_end_ns(now_ns)
         for flow in late.nonzero()[0].tolist():
@@ -179,6 +181,8 @@ class Shedding:
         where that is a limit of those that wait, it tells nothing of how fast prompts are.
         """
         self._short_of[step.replica] = short_of
+        if num_tokens or step.num_running:
+            self._worked_ns[step.replica] = step.now_ns
         left_some = bool(np.count_nonzero(self._flows.num_waiting))
         left_some = left_some or any(step.remaining(each) for each in step.prefills())
         left_some = left_some and short_of not in OWN_LIMITS
