@@ -121,7 +121,7 @@ def _interactive() -> ClassConfig:
 
 
 def _standard() -> ClassConfig:
-    return ClassConfig(weight=4.0, ttft_ms=60_000, itl_ms=500)
+    return ClassConfig(weight=4.0, ttft_ms=60_000, itl_ms=250)
 
 
 def _batch() -> ClassConfig:
