@@ -15,6 +15,8 @@ MODELS_MODULE = "core.models.cli"
 
 SIMULATE_MODULE = "core.simulation.cli"
 
+DASHBOARD_MODULE = "dashboard.cli"
+
 
 @dataclass(frozen=True, slots=True)
 class Verb:
@@ -33,5 +35,6 @@ VERBS = (
     Verb("config", "Check or show a configuration", "frontends.cli.config"),
     Verb("simulate", "Replay a trace under several policies", SIMULATE_MODULE, own_process=True),
     Verb("ctl", "Look into and control a running engine", "frontends.cli.ctl"),
+    Verb("top", "Show a running engine in the terminal", DASHBOARD_MODULE, own_process=True),
     Verb("version", "Show versions", "frontends.cli.version"),
 )

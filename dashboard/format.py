@@ -1,0 +1,134 @@
+"""Numbers as people read them: short, aligned, with their unit.
+
+Pure. Owns: the words for numbers and the small charts of characters. Never knows: where a number
+comes from. Nothing is longer than six cells, so that columns stay narrow.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dashboard.lines import Line, Span, Tone
+
+NOTHING = "-"
+HEADROOM = 1.15  # of a sparkline, so that steady values do not look like a limit
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """The characters of charts and marks."""
+
+    rises: str  # of a sparkline, lowest first
+    full: str
+    half: str  # reserved, or lent
+    empty: str
+    rule: str
+    up: str
+    down: str
+    dot: str
+    ellipsis: str
+    minus: str
+    times: str
+    plus_minus: str
+
+
+UNICODE = Glyphs("▁▂▃▄▅▆▇█", "█", "▒", "░", "─", "▲", "▼", "●", "…", "−", "×", "±")
+ASCII = Glyphs("_.-~=+*#", "#", "=", ".", "-", "^", "v", "*", "~", "-", "x", "+-")
+
+
+def count(value: float) -> str:
+    """Return a number in at most five cells: 999, 1.2k, 34.5k, 6.7M."""
+    if value < 0:
+        return "-" + count(-value)
+    for limit, factor, unit in ((1e4, 1, ""), (1e7, 1e3, "k"), (1e10, 1e6, "M"), (1e13, 1e9, "G")):
+        if value < limit:
+            scaled = value / factor
+            digits = 1 if unit and scaled < 100 else 0
+            return f"{scaled:.{digits}f}{unit}"
+    return f"{value / 1e12:.0f}T"
+
+
+def rate(value: float | None) -> str:
+    """Return a number per second; small ones with a decimal."""
+    if value is None:
+        return NOTHING
+    return f"{value:.1f}" if 0 < value < 10 else count(value)
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time in at most six cells: 850us, 12ms, 3.4s, 2m05s, 3h20m, 4d02h."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 0:
+        return "-" + duration(-seconds)
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f}us" if seconds else "0s"
+    if seconds < 0.9995:
+        millis = seconds * 1e3
+        return f"{millis:.1f}ms" if millis < 10 else f"{millis:.0f}ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f}s"
+    for step, unit, below, end in ((60, "m", "s", 3600), (3600, "h", "m", 86400)):
+        if seconds < end:
+            whole, rest = divmod(round(seconds * 60 / step), 60)
+            return f"{whole}{unit}{rest:02d}{below}"
+    days, rest = divmod(int(seconds), 86400)
+    return f"{days}d{rest // 3600:02d}h"
+
+
+def percent(fraction: float | None) -> str:
+    """Return a share: 4.2%, 37%, 100%."""
+    if fraction is None:
+        return NOTHING
+    value = fraction * 100
+    return f"{value:.1f}%" if 0 < value < 9.95 else f"{value:.0f}%"
+
+
+def size(num_bytes: float) -> str:
+    """Return a size in bytes: 512B, 1.5MiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.0f}{unit}" if unit == "B" else f"{num_bytes:.1f}{unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.1f}TiB"
+
+
+def zero_is_nothing(value: float) -> str:
+    """Return a count, or a dash for none, so that what is there stands out."""
+    return count(value) if value else NOTHING
+
+
+def sparkline(values: Sequence[float | None], width: int, glyphs: Glyphs) -> str:
+    """Return the last `width` values as bars from 0 to a bit above the largest; None is a gap."""
+    shown = list(values[-width:]) if width > 0 else []
+    top = HEADROOM * max((value for value in shown if value is not None), default=0.0)
+    rises = glyphs.rises
+
+    def bar(value: float | None) -> str:
+        if value is None:
+            return " "
+        return rises[min(len(rises) - 1, int(value / top * len(rises)))] if top > 0 else rises[0]
+
+    return "".join(map(bar, shown)).rjust(max(0, width))
+
+
+def meter(parts: Sequence[tuple[float, str, Tone]], whole: float, width: int, rest: str) -> Line:
+    """Return a bar of `width` cells: parts of a whole one after the other, then the rest.
+
+    Ends are rounded, not lengths, so that parts never add up to more than the bar; a part that is
+    there at all gets a cell.
+    """
+    spans: list[Span] = []
+    done, cells = 0.0, 0
+    for value, glyph, tone in parts:
+        done += value
+        end = min(width, round(done / whole * width)) if whole > 0 else 0
+        length = max(end - cells, 1 if value > 0 and cells < width else 0)
+        if length:
+            spans.append((glyph * length, tone))
+        cells += length
+    return (*spans, (rest * (width - cells), Tone.FAINT))
+
+
+def most_common(counts: Mapping[str, int]) -> str:
+    """Return the key with the largest count, "" if there is none."""
+    return max(counts, key=lambda key: counts[key], default="")

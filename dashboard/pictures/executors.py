@@ -1,0 +1,109 @@
+"""Replicas and their executors: device, memory, steps, prediction. Pure."""
+
+from collections.abc import Iterator
+
+from dashboard.format import Glyphs, count, duration, meter, percent, rate, size
+from dashboard.frame import ExecutorFrame, Frame, ReplicaFrame
+from dashboard.history import View
+from dashboard.lines import Line, Span, Tone, line
+from ipc.pages import STEP_REGIMES
+
+SLOW_STEP_S = 2.0
+FAR_OFF = 1.5  # a factor between prediction and step that is worth a look
+
+
+def executors(view: View, width: int, glyphs: Glyphs) -> list[Line]:
+    """Return a block of lines per replica."""
+    lines: list[Line] = []
+    for index, replica in enumerate(view.frame.replicas):
+        lines += _replica(view, index, replica, width, glyphs)
+        for executor in _executors_of(view.frame, index):
+            lines += _device(executor)
+        lines.append(())
+    return lines or [line((" no replica yet", Tone.FAINT))]
+
+
+def _executors_of(frame: Frame, index: int) -> Iterator[ExecutorFrame]:
+    return (each for each in frame.executors if each.child.startswith(f"executor.{index}."))
+
+
+def _replica(
+    view: View, index: int, replica: ReplicaFrame, width: int, glyphs: Glyphs
+) -> Iterator[Line]:
+    state: Span = ("up", Tone.GOOD) if replica.epoch else ("NO EXECUTOR", Tone.ALARM)
+    if replica.epoch and replica.draining:
+        state = ("draining", Tone.NOTICE)
+    age_s = replica.last_step_age_s
+    is_slow = bool(replica.running and age_s is not None and age_s > SLOW_STEP_S)
+    yield line(
+        (f" replica {index} ", Tone.TITLE), state,
+        (" epoch ", Tone.FAINT), str(replica.epoch),
+        ("  running ", Tone.FAINT), count(replica.running),
+        ("  steps ", Tone.FAINT), count(replica.step),
+        (" last ", Tone.FAINT),
+        (f"{duration(age_s)} ago", Tone.ALARM if is_slow else Tone.PLAIN),
+        ("  in flight ", Tone.FAINT), duration(replica.plan_age_s),
+    )  # fmt: skip
+    usage = replica.held_blocks / replica.num_blocks if replica.num_blocks else None
+    parts = [
+        (replica.held_blocks, glyphs.full, Tone.ACCENT),
+        (replica.evictable_blocks, glyphs.half, Tone.SECOND),
+    ]
+    yield (
+        ("   KV   ", Tone.FAINT),
+        *meter(parts, replica.num_blocks, max(8, min(40, width - 62)), glyphs.empty),
+        (
+            f" {percent(usage)} held {count(replica.held_blocks)} of {count(replica.num_blocks)}",
+            Tone.PLAIN,
+        ),
+        (
+            f" reusable {count(replica.evictable_blocks)} fenced {count(replica.fenced_blocks)}",
+            Tone.FAINT,
+        ),
+        *_host(replica),
+    )
+    yield line(
+        ("   step ", Tone.FAINT),
+        f"p50 {duration(view.step.p50_s)} p95 {duration(view.step.p95_s)}  {rate(view.steps)}/s",
+        *_infeasible(replica),
+    )  # fmt: skip
+
+    if any(replica.cost_factors):
+        yield line(
+            ("   steps against what was predicted: ", Tone.FAINT), *_prediction(replica, glyphs)
+        )
+
+
+def _infeasible(replica: ReplicaFrame) -> Iterator[Span]:
+    if replica.infeasible_steps:
+        yield f"  {count(replica.infeasible_steps)} had to break a promised gap", Tone.NOTICE
+
+
+def _host(replica: ReplicaFrame) -> Iterator[Span]:
+    if replica.host_blocks:
+        yield f" host {count(replica.held_host_blocks)} of {count(replica.host_blocks)}", Tone.PLAIN
+
+
+def _prediction(replica: ReplicaFrame, glyphs: Glyphs) -> Iterator[Span]:
+    """Yield by which factor steps differ from what was measured at the start, and their scatter."""
+    for regime, factor, sigma in zip(
+        STEP_REGIMES, replica.cost_factors, replica.cost_sigmas, strict=True
+    ):
+        scatter = f"{glyphs.plus_minus}{sigma * 100:.0f}%"
+        tone = Tone.NOTICE if factor > FAR_OFF else Tone.PLAIN
+        yield f"{regime} {glyphs.times}{factor:.2f} {scatter}   ", tone
+
+
+def _device(executor: ExecutorFrame) -> Iterator[Line]:
+    name = executor.device_name or "device unknown"
+    device = f"{name}, {executor.threads} threads, {executor.kernel_path}"
+    yield line(
+        (f"   {executor.child} ", Tone.FAINT), device, ("  model ", Tone.FAINT), executor.model
+    )
+    yield line(
+        ("   weights ", Tone.FAINT), size(executor.weights_bytes),
+        ("  KV ", Tone.FAINT), size(executor.kv_bytes),
+        ("  block ", Tone.FAINT), size(executor.block_bytes),
+        ("  steps ", Tone.FAINT), count(executor.steps),
+        ("  tokens ", Tone.FAINT), count(executor.tokens),
+    )  # fmt: skip

@@ -1,0 +1,64 @@
+"""Events: what the scheduler decided under pressure, and what this dashboard saw."""
+
+from collections import deque
+from collections.abc import Mapping
+
+from dashboard.format import Glyphs
+from dashboard.history import View
+from dashboard.journal import Journal
+from dashboard.screens.asking import Ask, AskingScreen
+from dashboard.source.base import Record
+from dashboard.tables.events import events_table
+from dashboard.tables.records import number
+from dashboard.widgets.table_view import TableView
+
+MAX_KEPT = 2000
+MAX_ASKED = 1000
+
+
+class EventsScreen(AskingScreen):
+    """Draws the answers to `events`, each question going on where the last answer ended."""
+
+    def __init__(self, glyphs: Glyphs, ask: Ask, journal: Journal) -> None:
+        """Begin empty."""
+        super().__init__(glyphs, TableView(events_table(), glyphs), ask)
+        self._journal = journal
+        self._kept: deque[Record] = deque(maxlen=MAX_KEPT)
+        self._next: int | None = None
+        self._epoch = 0
+        self._total = 0
+
+    def question(self) -> tuple[str, Mapping[str, object]]:
+        """Ask for what is new."""
+        args: Record = {"limit": MAX_ASKED}
+        return "events", args | ({"since": self._next} if self._next is not None else {})
+
+    def answered(self, result: Record, asked_s: float) -> None:
+        """Keep what is new; a scheduler that counts from 0 again is another one."""
+        self._total = int(number(result, "total"))
+        if self._next is not None and self._total < self._next:
+            self._kept.clear()
+            self._next = None
+            return
+        found = result.get("events")
+        for event in found if isinstance(found, list) else []:
+            self._kept.append({**event, "at_s": asked_s - number(event, "age_s")})
+        self._next = int(number(result, "next"))
+
+    def headline(self) -> str:
+        """Say how many."""
+        return f"{self._total} events since the scheduler's start, {len(self._kept)} kept here"
+
+    def draw(self, view: View) -> None:
+        """Start anew with another scheduler, then draw."""
+        epoch = view.frame.scheduler_epoch
+        if epoch != self._epoch:
+            self._epoch, self._next = epoch, None
+            self._kept.clear()
+        super().draw(view)
+
+    def rows(self, view: View) -> list[Record]:
+        """Return all events with their age."""
+        now_s = view.frame.wall_s
+        both = (*self._kept, *self._journal.entries())
+        return [{**event, "age_s": max(0.0, now_s - number(event, "at_s"))} for event in both]

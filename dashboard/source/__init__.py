@@ -1,0 +1,1 @@
+"""Where frames come from: a running engine, a recording, or a demonstration."""

@@ -1,0 +1,150 @@
+"""Frames of a running engine, from its shared memory: nobody there is asked, or notices.
+
+Owns: the mapped pages of one engine, and finding the engine anew when it was replaced. Never knows:
+what a field means (`dashboard.reading`). Pages are mapped read-only and looked at a few times a
+second; a stopped dashboard holds no lock and no queue of the engine's.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from dashboard.control_client import ControlClient
+from dashboard.frame import Frame, Liveness
+from dashboard.reading import NS_PER_S, Reading, ReadPage, child_names, frame_of
+from ipc.board import BoardReader
+from ipc.directory import DirectoryReader, DirectorySnapshot
+from ipc.errors import IpcError, SegmentError
+from ipc.heartbeat import Heartbeat, Heartbeats
+from ipc.pages import EXECUTOR_PAGE, HTTP_PAGE, SCHEDULER_PAGE, SUPERVISOR_PAGE
+from ipc.run_directory import RunDirectory
+from ipc.segment import Segment
+
+LAYOUTS = {
+    "supervisor": SUPERVISOR_PAGE,
+    "scheduler": SCHEDULER_PAGE,
+    "executor": EXECUTOR_PAGE,
+    "http": HTTP_PAGE,
+}
+
+
+@dataclass(slots=True)
+class Attached:
+    """One instance of an engine and what of it is mapped."""
+
+    directory: RunDirectory
+    pages: dict[str, BoardReader] = field(default_factory=dict)
+    heartbeats: Heartbeats | None = None
+    tenants: DirectoryReader | None = None
+
+
+class LiveSource(ControlClient):
+    """The engine called `name`, whenever it runs."""
+
+    def __init__(
+        self,
+        name: str,
+        monotonic_ns: Callable[[], int],
+        wall_s: Callable[[], float],
+        base: Path | None = None,
+        admin_key: str = "",
+    ) -> None:
+        """Look for the engine in `base` (default: where engines of this user are)."""
+        super().__init__(name, base, admin_key)
+        self.title = name
+        self._name = name
+        self._base = base
+        self._monotonic_ns = monotonic_ns
+        self._wall_s = wall_s
+        self._attached: Attached | None = None
+        self._last: Frame | None = None
+
+    def read(self) -> Frame:
+        """Return what the board shows now."""
+        attached = self._find()
+        if attached is None:
+            return self._gone()
+        self._last = frame_of(self._reading(attached))
+        return self._last
+
+    def _find(self) -> Attached | None:
+        """Return the living engine; another instance of it is mapped anew."""
+        try:
+            directory = RunDirectory.find(self._name, self._base)
+        except IpcError:
+            self._attached = None
+            return None
+        if self._attached is None or self._attached.directory.owner != directory.owner:
+            self._attached = Attached(directory)
+        return self._attached
+
+    def _gone(self) -> Frame:
+        now_s = self._monotonic_ns() / NS_PER_S
+        if self._last is None:
+            return Frame(now_s, self._wall_s(), self._name)
+        return msgspec.structs.replace(
+            self._last,
+            liveness=Liveness.GONE,
+            age_s=self._last.age_s + now_s - self._last.taken_s,
+            taken_s=now_s,
+            wall_s=self._wall_s(),
+        )
+
+    def _reading(self, attached: Attached) -> Reading:
+        supervisor = _read_page(attached, "supervisor")
+        children = child_names(supervisor.record) if supervisor else []
+        found = {child: _read_page(attached, child) for child in children}
+        pages = {child: page for child, page in found.items() if page is not None}
+        if supervisor is not None:
+            pages["supervisor"] = supervisor
+        return Reading(
+            self._monotonic_ns(),
+            self._wall_s(),
+            self._name,
+            pages,
+            _read_heartbeats(attached, children),
+            _read_directory(attached),
+        )
+
+
+def _read_page(attached: Attached, child: str) -> ReadPage | None:
+    """Return a page, None if it is not there, of another version, or still blank."""
+    layout = LAYOUTS.get(child.partition(".")[0])
+    if layout is None:
+        return None
+    with suppress(OSError, SegmentError):
+        snapshot = _reader(attached, child, layout).read()
+        if snapshot.stamp_ns:
+            return ReadPage(snapshot.page.reshape(1)[0], snapshot.epoch, snapshot.stamp_ns)
+    return None
+
+
+def _reader(attached: Attached, child: str, layout: np.dtype[np.void]) -> BoardReader:
+    if child not in attached.pages:
+        segment = Segment.open(attached.directory.board(child), readonly=True)
+        attached.pages[child] = BoardReader(segment, layout)
+    return attached.pages[child]
+
+
+def _read_heartbeats(attached: Attached, children: list[str]) -> dict[str, Heartbeat]:
+    """Return the line of each child: line 0 is the supervisor's, then they are in its order."""
+    with suppress(SegmentError):
+        if attached.heartbeats is None:
+            segment = Segment.open(attached.directory.heartbeats, readonly=True)
+            attached.heartbeats = Heartbeats(segment)
+        lines = attached.heartbeats
+        return {child: lines.read(1 + index) for index, child in enumerate(children)}
+    return {}
+
+
+def _read_directory(attached: Attached) -> DirectorySnapshot:
+    with suppress(SegmentError):
+        if attached.tenants is None:
+            segment = Segment.open(attached.directory.directory, readonly=True)
+            attached.tenants = DirectoryReader(segment)
+        return attached.tenants.read()
+    return DirectorySnapshot()

@@ -1,0 +1,53 @@
+"""Columns over records of control answers: values of unknown origin as cells."""
+
+from dashboard.format import NOTHING, count, duration
+from dashboard.lines import Span, Tone
+from dashboard.source.base import Record
+from dashboard.table import Column, SortKey
+
+
+def number(record: Record, name: str) -> float:
+    """Return a field as a number, 0 if it is none."""
+    value = record.get(name)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def words(record: Record, name: str) -> str:
+    """Return a field as printable text."""
+    value = record.get(name)
+    text = "" if value is None else str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
+def number_column(name: str, title: str, width: int, help_text: str) -> Column[Record]:
+    """Return a column of counts."""
+
+    def cell(record: Record) -> Span:
+        value = number(record, name)
+        return (count(value), Tone.PLAIN) if value else (NOTHING, Tone.FAINT)
+
+    return Column(name, title, width, cell, lambda record: number(record, name), help_text)
+
+
+def time_column(name: str, title: str, width: int, help_text: str) -> Column[Record]:
+    """Return a column of seconds."""
+
+    def cell(record: Record) -> Span:
+        return duration(number(record, name)), Tone.PLAIN
+
+    return Column(name, title, width, cell, lambda record: number(record, name), help_text)
+
+
+def word_column(
+    name: str, title: str, width: int, help_text: str, tones: dict[str, Tone] | None = None
+) -> Column[Record]:
+    """Return a column of words, some of which have a tone."""
+
+    def cell(record: Record) -> Span:
+        text = words(record, name)
+        return text or NOTHING, (tones or {}).get(text, Tone.PLAIN if text else Tone.FAINT)
+
+    def sort(record: Record) -> SortKey:
+        return words(record, name)
+
+    return Column(name, title, width, cell, sort, help_text, right=False)

@@ -1,0 +1,196 @@
+"""The table of tenants: what each has, is due, and is refused."""
+
+from dataclasses import dataclass
+
+from dashboard.format import NOTHING, count, duration, most_common, percent, rate, zero_is_nothing
+from dashboard.frame import TenantFrame
+from dashboard.history import TenantRates, View
+from dashboard.lines import Span, Tone
+from dashboard.table import Column, Table
+from dashboard.vocabulary import PROMISE_BREAKS
+
+LONG_WAIT_S = 10.0
+FAIRNESS_GAP = 0.1  # of the service, beyond which a share is worth a look
+
+
+@dataclass(frozen=True, slots=True)
+class TenantRow:
+    """A tenant and what it got lately."""
+
+    tenant: TenantFrame
+    rates: TenantRates
+
+    @property
+    def state(self) -> Span:
+        """What it is doing, in a word."""
+        tenant = self.tenant
+        if tenant.paused:
+            return "paused", Tone.NOTICE
+        if self.rates.refused:
+            return "refuse", Tone.NOTICE
+        if tenant.running:
+            return "run", Tone.GOOD
+        return ("wait", Tone.NOTICE) if tenant.waiting else ("idle", Tone.FAINT)
+
+    @property
+    def refusals(self) -> int:
+        """Requests that were refused since the start."""
+        return sum(self.tenant.rejections.values())
+
+    @property
+    def breaks(self) -> int:
+        """Refusals because a promise could not be kept."""
+        return sum(self.tenant.rejections.get(reason, 0) for reason in PROMISE_BREAKS)
+
+
+def rows_of(view: View) -> list[TenantRow]:
+    """Return a row per tenant."""
+    return [TenantRow(tenant, view.rates_of(tenant)) for tenant in view.frame.tenants]
+
+
+def used(row: TenantRow) -> Span:
+    """Return the share of the service; one far off what is due stands out."""
+    tenant = row.tenant
+    is_short = tenant.share_due - tenant.share_used > FAIRNESS_GAP and tenant.waiting > 0
+    return percent(tenant.share_used), Tone.NOTICE if is_short else Tone.PLAIN
+
+
+def oldest(row: TenantRow) -> Span:
+    """Return the oldest wait."""
+    wait_s = row.tenant.oldest_wait_s
+    if not row.tenant.waiting:
+        return NOTHING, Tone.FAINT
+    return duration(wait_s), Tone.NOTICE if wait_s > LONG_WAIT_S else Tone.PLAIN
+
+
+def held(row: TenantRow) -> Span:
+    """Return the KV blocks held; at the quota they stand out."""
+    tenant = row.tenant
+    is_full = 0 < tenant.quota_blocks <= tenant.held_blocks
+    return zero_is_nothing(tenant.held_blocks), Tone.NOTICE if is_full else Tone.PLAIN
+
+
+def refused(row: TenantRow) -> Span:
+    """Return the refusals; such that broke a promise are an alarm while they happen."""
+    recent = row.rates.refused
+    tone = Tone.ALARM if any(r in recent for r in PROMISE_BREAKS) else Tone.NOTICE
+    return zero_is_nothing(row.refusals), tone if recent else Tone.PLAIN
+
+
+def reason(row: TenantRow) -> Span:
+    """Return why it was refused: lately, or mostly."""
+    recent = most_common(row.rates.refused)
+    return (recent, Tone.NOTICE) if recent else (most_common(row.tenant.rejections), Tone.FAINT)
+
+
+def budget(row: TenantRow) -> Span:
+    """Return what is left of the token budget."""
+    tenant = row.tenant
+    if tenant.budget_tokens is None:
+        return NOTHING, Tone.FAINT
+    is_low = tenant.budget_limit > 0 and tenant.budget_tokens < tenant.budget_limit * 0.1
+    return count(tenant.budget_tokens), Tone.NOTICE if is_low else Tone.PLAIN
+
+
+def plain(text: str) -> Span:
+    """Return a cell that says nothing beyond its text."""
+    return text, Tone.FAINT if text == NOTHING else Tone.PLAIN
+
+
+def speed(per_s: float) -> Span:
+    """Return a number a second; a dash for none."""
+    return plain(rate(per_s) if per_s else NOTHING)
+
+
+NAME: Column[TenantRow] = Column(
+    "tenant", "TENANT", 12, lambda r: (r.tenant.name, Tone.PLAIN), lambda r: r.tenant.name,
+    "its name", right=False)  # fmt: skip
+STATE: Column[TenantRow] = Column(
+    "state", "STATE", 6, lambda r: r.state, lambda r: r.state[0],
+    "paused; refuse: some of its requests were refused in the last seconds; run; wait; idle",
+    right=False)  # fmt: skip
+WEIGHT: Column[TenantRow] = Column(
+    "weight", "WT", 4, lambda r: (f"{r.tenant.weight:g}", Tone.PLAIN), lambda r: r.tenant.weight,
+    "its weight among the tenants of a class")  # fmt: skip
+USED: Column[TenantRow] = Column(
+    "used", "USED", 5, used, lambda r: r.tenant.share_used, "its share of the last 10 s of service"
+)
+DUE: Column[TenantRow] = Column(
+    "due", "DUE", 5, lambda r: plain(percent(r.tenant.share_due)), lambda r: r.tenant.share_due,
+    "the share that is due to it by weight, while it has work")  # fmt: skip
+WAITING: Column[TenantRow] = Column(
+    "waiting", "WAIT", 5, lambda r: plain(zero_is_nothing(r.tenant.waiting)),
+    lambda r: r.tenant.waiting, "requests in its queue")  # fmt: skip
+OLDEST: Column[TenantRow] = Column(
+    "oldest",
+    "OLDEST",
+    6,
+    oldest,
+    lambda r: r.tenant.oldest_wait_s,
+    "how long the oldest has waited",
+)
+RUNNING: Column[TenantRow] = Column(
+    "running", "RUN", 4, lambda r: plain(zero_is_nothing(r.tenant.running)),
+    lambda r: r.tenant.running, "requests that run")  # fmt: skip
+PREEMPTED: Column[TenantRow] = Column(
+    "preempted", "PRE", 4, lambda r: plain(zero_is_nothing(r.tenant.preempted)),
+    lambda r: r.tenant.preempted, "requests that gave memory back and wait")  # fmt: skip
+HELD: Column[TenantRow] = Column(
+    "held", "KV", 5, held, lambda r: r.tenant.held_blocks, "KV blocks that it holds"
+)
+QUOTA: Column[TenantRow] = Column(
+    "quota", "QUOTA", 6, lambda r: plain(zero_is_nothing(r.tenant.quota_blocks)),
+    lambda r: r.tenant.quota_blocks, "KV blocks that it may hold")  # fmt: skip
+TOKENS: Column[TenantRow] = Column(
+    "tokens", "TOK/S", 6, lambda r: speed(r.rates.generated),
+    lambda r: r.rates.generated, "tokens generated a second, over 3 s")  # fmt: skip
+REFUSED: Column[TenantRow] = Column(
+    "refused", "REJ", 5, refused, lambda r: float(r.refusals), "requests refused since the start"
+)
+BUDGET: Column[TenantRow] = Column(
+    "budget", "BUDGET", 7, budget,
+    lambda r: -1 if r.tenant.budget_tokens is None else r.tenant.budget_tokens,
+    "tokens left of its token budget")  # fmt: skip
+REASON: Column[TenantRow] = Column(
+    "reason", "REJECTED FOR", 26, reason, lambda r: reason(r)[0],
+    "the reason of most refusals, of the last seconds if there are any", right=False)  # fmt: skip
+PROMPT: Column[TenantRow] = Column(
+    "prompt", "IN/S", 5, lambda r: speed(r.rates.prompt),
+    lambda r: r.rates.prompt, "prompt tokens a second, over 3 s")  # fmt: skip
+SWAPPED: Column[TenantRow] = Column(
+    "swapped", "SWAP", 5, lambda r: plain(zero_is_nothing(r.tenant.swapped)),
+    lambda r: r.tenant.swapped, "requests whose memory is in host memory")  # fmt: skip
+AGAIN: Column[TenantRow] = Column(
+    "again", "AGAIN", 6, lambda r: plain(zero_is_nothing(r.tenant.recomputed_tokens)),
+    lambda r: r.tenant.recomputed_tokens, "tokens computed again after preemptions")  # fmt: skip
+REQUESTS: Column[TenantRow] = Column(
+    "requests", "REQS", 5, lambda r: plain(zero_is_nothing(r.tenant.requests)),
+    lambda r: r.tenant.requests, "requests since the start")  # fmt: skip
+BROKEN: Column[TenantRow] = Column(
+    "broken", "BROKEN", 7,
+    lambda r: (zero_is_nothing(r.breaks), Tone.ALARM if r.breaks else Tone.FAINT),
+    lambda r: float(r.breaks), "refused because a promise could not be kept")  # fmt: skip
+
+COLUMNS = (
+    NAME, STATE, WEIGHT, USED, DUE, WAITING, OLDEST, RUNNING, HELD, QUOTA, TOKENS, REFUSED,
+    PREEMPTED, BUDGET, REASON, PROMPT, SWAPPED, AGAIN, REQUESTS,
+)  # fmt: skip
+BRIEF = (NAME, STATE, USED, DUE, WAITING, OLDEST, RUNNING, HELD, TOKENS, REFUSED, REASON)
+
+
+PROMISES = (NAME, BROKEN, REQUESTS, REFUSED, REASON, WAITING, OLDEST, AGAIN, DUE, USED)
+
+
+def promises_table() -> Table[TenantRow]:
+    """Return whose promises were broken, the most first."""
+    return Table(PROMISES, lambda row: row.tenant.name, "broken")
+
+
+def tenants_table() -> Table[TenantRow]:
+    """Return the table, busiest tenant first."""
+    return Table(COLUMNS, lambda row: row.tenant.name, "used")
+
+
+def brief_table() -> Table[TenantRow]:
+    """Return what of it the overview has room for."""
+    return Table(BRIEF, lambda row: row.tenant.name, "used")

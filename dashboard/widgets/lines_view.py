@@ -1,0 +1,63 @@
+"""Lines on the screen: the one widget below all others, drawn line by line.
+
+Owns: which lines are on the screen, and that only those that changed are drawn again; this is what
+makes a dashboard of hundreds of changing cells cost a percent of a core. Never knows: what the
+lines say.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from dashboard.lines import Line, Tone, plain
+
+
+class LinesView(Widget):
+    """Shows lines; a style of `dashboard.tcss` for each tone."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"tone--{tone.value}" for tone in Tone}
+
+    def __init__(self, *, id: str | None = None) -> None:
+        """Begin empty."""
+        super().__init__(id=id)
+        self._lines: list[Line] = []
+        self._styles: dict[Tone, Style] = {}
+
+    @property
+    def text(self) -> str:
+        """What is on the screen, without colour."""
+        return "\n".join(plain(each) for each in self._lines)
+
+    def show(self, lines: Sequence[Line]) -> None:
+        """Draw these lines; those that are as before are left alone."""
+        before, self._lines = self._lines, list(lines)
+        width = self.size.width
+        for y in range(max(len(before), len(lines))):
+            old = before[y] if y < len(before) else ()
+            new = lines[y] if y < len(lines) else ()
+            if old != new:
+                self.refresh(Region(0, y, width, 1))
+
+    def render_line(self, y: int) -> Strip:
+        """Return one line as Textual wants it."""
+        line = self._lines[y] if y < len(self._lines) else ()
+        runs = groupby(line, key=itemgetter(1))
+        segments = [Segment("".join(t for t, _ in run), self._style(tone)) for tone, run in runs]
+        return Strip(segments).adjust_cell_length(self.size.width, self._style(Tone.PLAIN))
+
+    def notify_style_update(self) -> None:
+        """Forget the styles of another theme."""
+        super().notify_style_update()
+        self._styles.clear()
+
+    def _style(self, tone: Tone) -> Style:
+        if tone not in self._styles:
+            self._styles[tone] = self.get_component_rich_style(f"tone--{tone.value}")
+        return self._styles[tone]
