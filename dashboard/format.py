@@ -75,6 +75,13 @@ def duration(seconds: float | None) -> str:
     return f"{days}d{rest // 3600:02d}h"
 
 
+def measured(seconds: float | None, bounds_s: Sequence[float]) -> str:
+    """Return a quantile of a histogram; within its first bucket nothing more is known of it."""
+    if seconds is not None and seconds <= bounds_s[0]:
+        return f"<{duration(bounds_s[0])}"
+    return duration(seconds)
+
+
 def percent(fraction: float | None) -> str:
     """Return a share: 4.2%, 37%, 100%."""
     if fraction is None:

@@ -158,20 +158,18 @@ class Table(Generic[RowT]):
             self.top = here - height + 1
 
     def _header(self, columns: list[Column[RowT]], width: int, glyphs: Glyphs) -> Line:
-        parts: list[Span] = [("  ", Tone.HEAD)]
-        for index, column in enumerate(columns):
+        """Return the titles; the arrow of the order takes a gap, so that no column grows for it."""
+        arrow = glyphs.down if self.descending else glyphs.up
+        text = " "
+        for column in columns:
             is_sorted = column.key == self.sort_key
-            arrow = (glyphs.down if self.descending else glyphs.up) if is_sorted else ""
-            title = arrow + column.title if column.right else column.title + arrow
-            parts += [(" ", Tone.HEAD)] * bool(index)
-            parts.append((fit(title, column.width, right=column.right, ellipsis=""), Tone.HEAD))
-        used = 2 + sum(column.width + 1 for column in columns) - 1
-        more = f"+{len(self.columns) - len(columns) - self.shift}"
-        room = width - used
-        tail = (
-            more.rjust(room) if len(columns) + self.shift < len(self.columns) and room > 3 else ""
-        )
-        return (*parts, (tail.ljust(max(0, room)), Tone.HEAD))
+            text += arrow if is_sorted and column.right else " "
+            title = column.title + arrow if is_sorted and not column.right else column.title
+            text += fit(title, column.width, right=column.right, ellipsis=arrow)
+        hidden = len(self.columns) - len(columns) - self.shift
+        room = width - len(text)
+        more = f"+{hidden}".rjust(room) if hidden > 0 and room > 3 else ""
+        return ((text + more.ljust(max(0, room)), Tone.HEAD),)
 
     def _row(
         self, columns: list[Column[RowT]], row: RowT, width: int, glyphs: Glyphs, *, is_here: bool

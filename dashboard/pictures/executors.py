@@ -57,7 +57,7 @@ def _replica(
             Tone.PLAIN,
         ),
         (
-            f" reusable {count(replica.evictable_blocks)} fenced {count(replica.fenced_blocks)}",
+            f" reusable {count(replica.evictable_blocks)}",
             Tone.FAINT,
         ),
         *_host(replica),
@@ -80,6 +80,8 @@ def _infeasible(replica: ReplicaFrame) -> Iterator[Span]:
 
 
 def _host(replica: ReplicaFrame) -> Iterator[Span]:
+    if replica.fenced_blocks:
+        yield f" fenced {count(replica.fenced_blocks)}", Tone.FAINT
     if replica.host_blocks:
         yield f" host {count(replica.held_host_blocks)} of {count(replica.host_blocks)}", Tone.PLAIN
 

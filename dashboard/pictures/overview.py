@@ -5,12 +5,23 @@ Pure. Rates and times first, then load, memory by class, and as many tenants as 
 
 from collections.abc import Iterator, Sequence
 
-from dashboard.format import NOTHING, Glyphs, count, duration, meter, percent, rate, sparkline
+from dashboard.format import (
+    NOTHING,
+    Glyphs,
+    count,
+    duration,
+    measured,
+    meter,
+    percent,
+    rate,
+    sparkline,
+)
 from dashboard.frame import ClassFrame, Frame, Liveness
 from dashboard.history import Sample, Times, View
 from dashboard.lines import Line, Span, Tone, beside, fit, line
 from dashboard.tables.tenants import brief_table, rows_of
 from dashboard.vocabulary import PROMISE_BREAKS
+from ipc.pages import ITL_BUCKETS_S, LATENCY_BUCKETS_S, STEP_BUCKETS_S, TTFT_BUCKETS_S
 
 MAX_ALERTS = 3
 LABEL = 9
@@ -67,20 +78,25 @@ def _trend(
 def _latencies(view: View, width: int, glyphs: Glyphs) -> list[Line]:
     samples = view.samples
     return [
-        _times("TTFT", view.ttft, _series(samples, "ttft_p95_s"), width, glyphs),
-        _times("gap", view.itl, _series(samples, "itl_p95_s"), width, glyphs),
-        _times("step", view.step, _series(samples, "step_p50_s"), width, glyphs),
+        _times("TTFT", view.ttft, TTFT_BUCKETS_S, _series(samples, "ttft_p95_s"), width, glyphs),
+        _times("gap", view.itl, ITL_BUCKETS_S, _series(samples, "itl_p95_s"), width, glyphs),
+        _times("step", view.step, STEP_BUCKETS_S, _series(samples, "step_p50_s"), width, glyphs),
     ]
 
 
 def _times(
-    label: str, times: Times, series: Sequence[float | None], width: int, glyphs: Glyphs
+    label: str,
+    times: Times,
+    bounds_s: Sequence[float],
+    series: Sequence[float | None],
+    width: int,
+    glyphs: Glyphs,
 ) -> Line:
     head = line(
         (fit(label, 5), Tone.FAINT),
-        f"{duration(times.p50_s):>6}",
+        f"{measured(times.p50_s, bounds_s):>6}",
         (" p95 ", Tone.FAINT),
-        f"{duration(times.p95_s):>6} ",
+        f"{measured(times.p95_s, bounds_s):>6} ",
     )
     return (*head, (sparkline(series, width - 23, glyphs), Tone.ACCENT))
 
@@ -155,8 +171,8 @@ def _class(each: ClassFrame, view: View, bar: int, glyphs: Glyphs) -> Line:
         (f" {count(each.held_blocks):>5}", Tone.PLAIN),
         (f"{count(each.reserved_blocks) if each.reserved_blocks else NOTHING:>5}", Tone.PLAIN),
         (f"{count(each.running):>5}{count(each.waiting):>5}", Tone.PLAIN),
-        (f"{duration(queue.p50_s):>10}", Tone.PLAIN),
-        (f"{duration(queue.p95_s):>7}", Tone.NOTICE if is_late else Tone.PLAIN),
+        (f"{measured(queue.p50_s, LATENCY_BUCKETS_S):>10}", Tone.PLAIN),
+        (f"{measured(queue.p95_s, LATENCY_BUCKETS_S):>7}", Tone.NOTICE if is_late else Tone.PLAIN),
     )
 
 

@@ -5,15 +5,15 @@ promised time to the first token; it is counted by whole buckets, so rather too 
 prompt then took is not known by class. A refusal that breaks a promise is counted by tenant.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from dashboard.format import NOTHING, count, duration, percent
+from dashboard.format import NOTHING, count, duration, measured, percent
 from dashboard.frame import ClassFrame
 from dashboard.history import Times, View
 from dashboard.lines import Line, Span, Tone, line
 from dashboard.quantiles import share_within
 from dashboard.vocabulary import PROMISE_BREAKS
-from ipc.pages import LATENCY_BUCKETS_S
+from ipc.pages import ITL_BUCKETS_S, LATENCY_BUCKETS_S
 
 GOOD_SHARE = 0.95
 MAX_REASONS = 4
@@ -44,9 +44,19 @@ def _class(each: ClassFrame, view: View) -> Line:
         f" {each.name:15}",
         f"{promised(each.ttft_ms):>7}{promised(each.itl_ms):>7}{count(started):>9}",
         in_time,
-        f"{duration(queue.p50_s):>9}{duration(queue.p95_s):>7}",
+        f"{queued(queue.p50_s):>9}{queued(queue.p95_s):>7}",
         f"{count(each.reserved_blocks) if each.reserved_blocks else NOTHING:>9}",
     )
+
+
+def queued(seconds: float | None) -> str:
+    """Return a quantile of times in the queue."""
+    return measured(seconds, LATENCY_BUCKETS_S)
+
+
+def gap(seconds: float | None) -> str:
+    """Return a quantile of gaps between tokens."""
+    return measured(seconds, ITL_BUCKETS_S)
 
 
 def promised(milliseconds: int) -> str:
@@ -58,8 +68,8 @@ def _gaps(view: View) -> Iterator[Line]:
     """Yield how the gaps between tokens, which are known for all together only, compare."""
     broken = sum(replica.infeasible_steps for replica in view.frame.replicas)
     yield line(
-        (" gaps, all classes: p50 ", Tone.FAINT), duration(view.itl.p50_s),
-        (" p95 ", Tone.FAINT), duration(view.itl.p95_s),
+        (" gaps, all classes: p50 ", Tone.FAINT), gap(view.itl.p50_s),
+        (" p95 ", Tone.FAINT), gap(view.itl.p95_s),
         ("   steps that had to break one: ", Tone.FAINT),
         (count(broken), Tone.ALARM if broken else Tone.PLAIN),
     )  # fmt: skip
@@ -90,8 +100,7 @@ def _price(view: View, width: int) -> Iterator[Line]:
     yield line((" refused       ", Tone.FAINT), *_listed(other, count))
 
 
-def _listed(counts: Mapping[str, int], show: object) -> Iterator[Span]:
-    assert callable(show)
+def _listed(counts: Mapping[str, int], show: Callable[[float], str]) -> Iterator[Span]:
     largest = sorted(counts.items(), key=lambda item: -item[1])
     if not largest:
         yield "none", Tone.FAINT

@@ -20,6 +20,9 @@ HINT: Line = line(
 )
 
 
+ENDED = "it has ended; above is what was known last"
+
+
 class RequestDialog(ModalScreen[None]):
     """Draws `dashboard.pictures.request`."""
 
@@ -61,7 +64,7 @@ class RequestDialog(ModalScreen[None]):
         try:
             result = await self._ask("show", {"request": self._identity})
         except ControlError as error:
-            self._draw(str(error))
+            self._draw(ENDED if self._records and "no live request" in str(error) else str(error))
             return
         found = result.get("requests")
         self._records = (

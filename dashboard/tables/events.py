@@ -55,7 +55,7 @@ COLUMNS = (
     THRESHOLD,
     word_column("traffic_class", "CLASS", 14, "the class of the request"),
     word_column("operation_id", "REQUEST", 16, "operation id of a live request"),
-    word_column("replica", "REP", 4, "the replica; -1 = none"),
+    word_column("replica", "REP", 3, "the replica; -1 = none"),
 )
 
 

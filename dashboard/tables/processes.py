@@ -36,7 +36,7 @@ COLUMNS: tuple[Column[ProcessFrame], ...] = (
            lambda r: r.activity, "what its loop says of itself", right=False),
     Column("heartbeat", "BEAT", 7, heartbeat, lambda r: r.heartbeat_age_s or 0.0,
            "age of its heartbeat"),
-    Column("restarts", "RESTARTS", 9, restarts, lambda r: r.restarts, "how often it died"),
+    Column("restarts", "RESTARTS", 8, restarts, lambda r: r.restarts, "how often it died"),
     Column("epoch", "EPOCH", 6, lambda r: (str(r.epoch), Tone.PLAIN), lambda r: r.epoch,
            "which instance of it this is"),
     Column("pid", "PID", 8, lambda r: (str(r.pid), Tone.PLAIN), lambda r: r.pid,

@@ -46,7 +46,7 @@ COLUMNS = (
     number_column("prompt_len", "PROMPT", 6, "tokens of its prompt"),
     OUTPUT,
     number_column("num_preemptions", "PRE", 4, "how often it gave its memory back"),
-    word_column("replica", "REP", 4, "the replica that serves it; -1 = none yet"),
+    word_column("replica", "REP", 3, "the replica that serves it; -1 = none yet"),
     word_column("request_id", "NUMBER", 10, "its number in the scheduler"),
 )
 

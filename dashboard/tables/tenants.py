@@ -9,6 +9,7 @@ from dashboard.lines import Span, Tone
 from dashboard.table import Column, Table
 from dashboard.vocabulary import PROMISE_BREAKS
 
+OTHER = "_other"
 LONG_WAIT_S = 10.0
 FAIRNESS_GAP = 0.1  # of the service, beyond which a share is worth a look
 
@@ -44,8 +45,12 @@ class TenantRow:
 
 
 def rows_of(view: View) -> list[TenantRow]:
-    """Return a row per tenant."""
-    return [TenantRow(tenant, view.rates_of(tenant)) for tenant in view.frame.tenants]
+    """Return a row per tenant; the one for all who have no place of their own only if it is used."""
+    return [
+        TenantRow(tenant, view.rates_of(tenant))
+        for tenant in view.frame.tenants
+        if tenant.name != OTHER or tenant.requests
+    ]
 
 
 def used(row: TenantRow) -> Span:
@@ -139,16 +144,16 @@ HELD: Column[TenantRow] = Column(
     "held", "KV", 5, held, lambda r: r.tenant.held_blocks, "KV blocks that it holds"
 )
 QUOTA: Column[TenantRow] = Column(
-    "quota", "QUOTA", 6, lambda r: plain(zero_is_nothing(r.tenant.quota_blocks)),
+    "quota", "QUOTA", 5, lambda r: plain(zero_is_nothing(r.tenant.quota_blocks)),
     lambda r: r.tenant.quota_blocks, "KV blocks that it may hold")  # fmt: skip
 TOKENS: Column[TenantRow] = Column(
-    "tokens", "TOK/S", 6, lambda r: speed(r.rates.generated),
+    "tokens", "TOK/S", 5, lambda r: speed(r.rates.generated),
     lambda r: r.rates.generated, "tokens generated a second, over 3 s")  # fmt: skip
 REFUSED: Column[TenantRow] = Column(
     "refused", "REJ", 5, refused, lambda r: float(r.refusals), "requests refused since the start"
 )
 BUDGET: Column[TenantRow] = Column(
-    "budget", "BUDGET", 7, budget,
+    "budget", "BUDGET", 6, budget,
     lambda r: -1 if r.tenant.budget_tokens is None else r.tenant.budget_tokens,
     "tokens left of its token budget")  # fmt: skip
 REASON: Column[TenantRow] = Column(
@@ -158,16 +163,16 @@ PROMPT: Column[TenantRow] = Column(
     "prompt", "IN/S", 5, lambda r: speed(r.rates.prompt),
     lambda r: r.rates.prompt, "prompt tokens a second, over 3 s")  # fmt: skip
 SWAPPED: Column[TenantRow] = Column(
-    "swapped", "SWAP", 5, lambda r: plain(zero_is_nothing(r.tenant.swapped)),
+    "swapped", "SWAP", 4, lambda r: plain(zero_is_nothing(r.tenant.swapped)),
     lambda r: r.tenant.swapped, "requests whose memory is in host memory")  # fmt: skip
 AGAIN: Column[TenantRow] = Column(
-    "again", "AGAIN", 6, lambda r: plain(zero_is_nothing(r.tenant.recomputed_tokens)),
+    "again", "AGAIN", 5, lambda r: plain(zero_is_nothing(r.tenant.recomputed_tokens)),
     lambda r: r.tenant.recomputed_tokens, "tokens computed again after preemptions")  # fmt: skip
 REQUESTS: Column[TenantRow] = Column(
     "requests", "REQS", 5, lambda r: plain(zero_is_nothing(r.tenant.requests)),
     lambda r: r.tenant.requests, "requests since the start")  # fmt: skip
 BROKEN: Column[TenantRow] = Column(
-    "broken", "BROKEN", 7,
+    "broken", "BROKEN", 6,
     lambda r: (zero_is_nothing(r.breaks), Tone.ALARM if r.breaks else Tone.FAINT),
     lambda r: float(r.breaks), "refused because a promise could not be kept")  # fmt: skip
 
