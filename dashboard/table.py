@@ -140,7 +140,7 @@ class Table(Generic[RowT]):
             is_here = place == here
             lines.append(self._row(columns, row, width, glyphs, is_here=is_here))
         if not shown:
-            text = "nothing matches the filter" if self.total else "nothing here"
+            text = "nothing matches the filter" if self.total else "nothing yet"
             lines.append((("  " + text, Tone.FAINT),))
         return lines[:height]
 
@@ -163,9 +163,12 @@ class Table(Generic[RowT]):
         text = " "
         for column in columns:
             is_sorted = column.key == self.sort_key
-            text += arrow if is_sorted and column.right else " "
-            title = column.title + arrow if is_sorted and not column.right else column.title
-            text += fit(title, column.width, right=column.right, ellipsis=arrow)
+            title = column.title
+            if is_sorted:
+                title = arrow + title if column.right else title + arrow
+            room = column.width + (1 if column.right else 0)
+            gap = "" if column.right else " "
+            text += gap + fit(title, room, right=column.right, ellipsis=arrow)
         hidden = len(self.columns) - len(columns) - self.shift
         room = width - len(text)
         more = f"+{hidden}".rjust(room) if hidden > 0 and room > 3 else ""

@@ -13,7 +13,7 @@ from ipc.control.declaration import Argument, ArgumentValue
 
 
 class ArgumentForm(ModalScreen[Typed | None]):
-    """An input per argument; Enter goes on to the next, and at the last one gives them all."""
+    """An input per argument; Enter gives them all if they fit, or goes on to the next one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "Give up", show=False)
@@ -47,15 +47,13 @@ class ArgumentForm(ModalScreen[Typed | None]):
         (empty or list(self._inputs.values()))[0].focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Go on to the next, or be done."""
-        inputs = list(self._inputs.values())
-        index = inputs.index(event.input)
-        if index + 1 < len(inputs):
-            inputs[index + 1].focus()
-            return
+        """Be done if all fits, otherwise go on to the next one."""
         typed = self._typed()
         if typed is not None:
             self.dismiss(typed)
+            return
+        inputs = list(self._inputs.values())
+        inputs[(inputs.index(event.input) + 1) % len(inputs)].focus()
 
     def _typed(self) -> Typed | None:
         args: dict[str, ArgumentValue] = {}

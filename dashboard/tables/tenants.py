@@ -45,7 +45,7 @@ class TenantRow:
 
 
 def rows_of(view: View) -> list[TenantRow]:
-    """Return a row per tenant; the one for all who have no place of their own only if it is used."""
+    """Return a row per tenant; the row of all who have none of their own only if it is used."""
     return [
         TenantRow(tenant, view.rates_of(tenant))
         for tenant in view.frame.tenants
