@@ -252,6 +252,9 @@ class DashboardApp(App[None]):
 
     async def _converse(self, text: str) -> None:
         """Ask for a command, its arguments, and whether it is meant; then give it."""
+        if not self.source.takes_commands:
+            self.notify("a recording takes no commands", severity="error")
+            return
         if not text:
             chosen = await self.push_screen_wait(Palette(readonly=self.options.readonly))
             text = chosen or ""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from dashboard.lines import Line, Span, Tone
 
 NOTHING = "-"
+SCALES = ((1e4, 1, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M"), (1e12, 1e9, "G"))
 HEADROOM = 1.15  # of a sparkline, so that steady values do not look like a limit
 
 
@@ -39,7 +40,7 @@ def count(value: float) -> str:
     """Return a number in at most five cells: 999, 1.2k, 34.5k, 6.7M."""
     if value < 0:
         return "-" + count(-value)
-    for limit, factor, unit in ((1e4, 1, ""), (1e7, 1e3, "k"), (1e10, 1e6, "M"), (1e13, 1e9, "G")):
+    for limit, factor, unit in SCALES:
         if value < limit:
             scaled = value / factor
             digits = 1 if unit and scaled < 100 else 0

@@ -1,0 +1,419 @@
+"""Every key does what the help says, in the terminal that has the least room."""
+
+import asyncio
+import csv
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from dashboard.keymap import APP_KEYS, SCREENS, TABLE_KEYS
+from dashboard.recording import Recording, RecordingWriter
+from dashboard.screens.base import DashboardScreen, TableScreen
+from dashboard.source.base import Source
+from dashboard.source.replay import ReplaySource
+from dashboard.tables.tenants import TenantRow
+from tests.support.dashboard import SMALL, Stage, StageClock, demo, on_stage
+
+pytestmark = pytest.mark.slow
+
+
+def play(
+    acts: Callable[[Stage], Awaitable[None]],
+    source: Callable[[StageClock], Source] = demo,
+    *,
+    readonly: bool = False,
+    folder: Path = Path(),
+    recorder: RecordingWriter | None = None,
+) -> None:
+    """Run one play on a small stage."""
+
+    async def perform() -> None:
+        async with on_stage(
+            SMALL, source, readonly=readonly, folder=folder, recorder=recorder
+        ) as stage:
+            await acts(stage)
+
+    asyncio.run(perform())
+
+
+def table_of(stage: Stage) -> list[str]:
+    """Return the rows of the table on the screen, as text."""
+    page = stage.app.pages[stage.app.page_name]
+    assert isinstance(page, TableScreen)
+    return page.table_view.text.split("\n")[1:]
+
+
+def first_words(stage: Stage) -> list[str]:
+    """Return the first word of each row."""
+    return [row[2:].split()[0] for row in table_of(stage) if row.strip()]
+
+
+def test_numbers_and_tab_go_to_screens() -> None:
+    """The active screen is in brackets."""
+
+    async def acts(stage: Stage) -> None:
+        for number, name in enumerate(SCREENS, 1):
+            await stage.press(str(number))
+            assert f"[{number} {name}]" in stage.lines[1]
+        await stage.press("tab")
+        assert "[1 overview]" in stage.lines[1]
+        await stage.press("shift+tab")
+        assert "[6 events]" in stage.lines[1]
+
+    play(acts)
+
+
+def test_s_sorts_by_the_next_column_and_r_turns_around() -> None:
+    """Numbers begin with the largest, names with the first."""
+
+    async def acts(stage: Stage) -> None:
+        await stage.press("2", "S", "S", "S")
+        names = first_words(stage)
+        assert names == sorted(names)
+        await stage.press("r")
+        assert first_words(stage) == sorted(names, reverse=True)
+        await stage.press("s", "s", "s", "s", "s")
+        assert "▼WAIT" in stage.text
+        waits = [row.tenant.waiting for row in _rows(stage)]
+        assert waits == sorted(waits, reverse=True)
+
+    play(acts)
+
+
+def _rows(stage: Stage) -> list[TenantRow]:
+    page = stage.app.pages[stage.app.page_name]
+    assert isinstance(page, TableScreen)
+    return list(page.table_view.table.rows)
+
+
+def test_slash_filters_while_one_types_and_escape_ends_it() -> None:
+    """All words must be somewhere in the row; the footer says how many rows are left."""
+
+    async def acts(stage: Stage) -> None:
+        await stage.press("2", "slash", *"GLO")
+        assert first_words(stage) == ["globex"]
+        await stage.press("enter")
+        assert "1 of 12 with 'GLO'" in stage.lines[-1]
+        await stage.press("escape")
+        assert len(first_words(stage)) == 12
+        await stage.press("slash", *"xyzzy")
+        assert "nothing matches" in stage.text
+
+    play(acts)
+
+
+def test_keys_typed_into_the_filter_are_text() -> None:
+    """A q or a 3 in a name neither quits nor leaves."""
+
+    async def acts(stage: Stage) -> None:
+        await stage.press("2", "slash", "q", "3", "space", "s")
+        assert "[2 tenants]" in stage.lines[1]
+        assert not stage.app.is_frozen
+        assert "nothing matches" in stage.text
+
+    play(acts)
+
+
+def test_space_freezes_the_body_but_not_the_header() -> None:
+    """The mark and the clock go on, the numbers stay."""
+
+    async def acts(stage: Stage) -> None:
+        await stage.press("2", "space")
+        before = stage.lines
+        await stage.pass_time(5.0)
+        after = stage.lines
+        assert "FROZEN" in after[0]
+        assert before[0] != after[0]
+        assert before[2:] == after[2:]
+        await stage.press("space")
+        await stage.pass_time(1.0)
+        assert "FROZEN" not in stage.lines[0]
+        assert stage.lines[2:] != before[2:]
+
+    play(acts)
+
+
+def test_the_cursor_stays_with_its_row() -> None:
+    """Rows move around it; Home goes back to whichever is the first."""
+
+    async def acts(stage: Stage) -> None:
+        await stage.press("2", "down", "j", "j", "k")
+        chosen = next(row for row in table_of(stage) if row.startswith(">")).split()[1]
+        await stage.pass_time(15.0)
+        assert next(row for row in table_of(stage) if row.startswith(">")).split()[1] == chosen
+        await stage.press("end")
+        assert table_of(stage)[11].startswith(">")
+        await stage.press("home")
+        assert table_of(stage)[0].startswith(">")
+
+    play(acts)
+
+
+def test_right_scrolls_columns_and_the_name_stays() -> None:
+    """What does not fit can be reached."""
+
+    async def acts(stage: Stage) -> None:
+        await stage.press("2")
+        assert "BUDGET" not in stage.text
+        await stage.press(*["right"] * 6)
+        assert "BUDGET" in stage.text
+        assert "TENANT" in stage.text
+        await stage.press(*["left"] * 6)
+        assert "BUDGET" not in stage.text
+
+    play(acts)
+
+
+def test_enter_goes_from_a_tenant_to_its_requests_to_one_of_them() -> None:
+    """Escape gives the others back."""
+
+    async def acts(stage: Stage) -> None:
+        await stage.press("2", "slash", *"globex", "enter", "enter")
+        await stage.until_shown("requests of globex")
+        await stage.pass_time(1.0)
+        await stage.until(lambda: "demo-" in stage.text)
+        assert {row.split()[2] for row in table_of(stage) if row.startswith(">")} == {"globex"}
+        await stage.press("enter")
+        await stage.until_shown("life")
+        await stage.press("escape", "escape")
+        await stage.pass_time(1.0)
+        await stage.until_shown("requests of all tenants")
+
+    play(acts)
+
+
+def test_x_cancels_a_request_after_a_question() -> None:
+    """n is no; y is yes, and the events say that it was done from here."""
+
+    async def acts(stage: Stage) -> None:
+        await stage.press("3")
+        await stage.pass_time(1.0)
+        await stage.until_shown("demo-")
+        await stage.press("x")
+        await stage.until_shown("Cancel request")
+        await stage.press("n")
+        assert "Cancel request" not in stage.text
+        await stage.press("x")
+        await stage.until_shown("Cancel request")
+        await stage.press("y")
+        await stage.until_shown("cancelled  1")
+        await stage.press("6", "slash", *"command")
+        await stage.until_shown("cancel")
+
+    play(acts)
+
+
+def test_colon_gives_a_command_that_was_typed_whole() -> None:
+    """It is asked whether it is meant; then the tenant is paused."""
+
+    async def acts(stage: Stage) -> None:
+        await stage.press("2", "colon", *"pause acme", "enter")
+        await stage.until_shown("Pause tenant acme?")
+        await stage.press("y")
+        await stage.until(lambda: "Pause tenant acme?" not in stage.text)
+        await stage.pass_time(1.0)
+        assert any("acme" in row and "paused" in row for row in table_of(stage))
+
+    play(acts)
+
+
+def test_the_palette_asks_for_what_is_missing() -> None:
+    """A command without its arguments opens a form; a wrong value is named in it."""
+
+    async def acts(stage: Stage) -> None:
+        await stage.press("colon", *"set", "enter")
+        await stage.until_shown("Change a setting")
+        await stage.press(*"tenants.acme.weight", "enter")
+        await stage.until_shown("is required")
+        await stage.press(*"3.5", "enter")
+        await stage.until_shown("Set path tenants.acme.weight, value 3.5?")
+        await stage.press("y")
+        await stage.press("2")
+        await stage.pass_time(1.0)
+        assert any("acme" in row and "3.5" in row for row in table_of(stage))
+
+    play(acts)
+
+
+def test_the_palette_completes_and_can_be_given_up() -> None:
+    """Tab writes the chosen command, the arrows choose, Escape closes."""
+
+    async def acts(stage: Stage) -> None:
+        await stage.press("colon", *"eve", "tab")
+        assert "events" in stage.text
+        await stage.press("enter")
+        await stage.until_shown("total")
+        await stage.press("escape", "colon", "escape")
+        assert "[1 overview]" in stage.text
+
+    play(acts)
+
+
+def test_a_typing_error_is_told() -> None:
+    """Neither a wrong command nor a wrong argument is given."""
+
+    async def acts(stage: Stage) -> None:
+        await stage.press("colon", *"explode now", "enter")
+        await stage.until_shown("there is no command 'explode'")
+        await stage.press("colon", *"requests --limit many", "enter")
+        await stage.until_shown("is not an integer")
+
+    play(acts)
+
+
+def test_readonly_gives_no_command_that_changes_anything() -> None:
+    """They are not listed, and refused when typed; looking is allowed."""
+
+    async def acts(stage: Stage) -> None:
+        assert "READONLY" in stage.lines[0]
+        await stage.press("colon")
+        assert "shutdown" not in stage.text
+        await stage.press(*"pause acme", "enter")
+        await stage.until_shown("read-only")
+        await stage.press("colon", *"events", "enter")
+        await stage.until_shown("total")
+
+    play(acts, readonly=True)
+
+
+def test_e_writes_the_table_and_shift_e_everything(tmp_path: Path) -> None:
+    """CSV has the rows in their order and under the filter; JSON has the fields by name."""
+
+    def files(pattern: str) -> list[Path]:
+        return sorted(tmp_path.glob(pattern))
+
+    async def acts(stage: Stage) -> None:
+        await stage.press("2", "slash", *"globex", "enter", "e", "E")
+        (table,) = files("headrace-tenants-*.csv")
+        with table.open() as file:
+            rows = list(csv.DictReader(file))
+        assert [row["tenant"] for row in rows] == ["globex"]
+        assert rows[0]["quota"]
+        (state,) = files("headrace-state-*.json")
+        found = json.loads(state.read_text())
+        assert found["tenants"][0]["name"] == "acme"
+        assert found["lately"]["generated"] > 0
+        await stage.press("e")
+        assert len(files("headrace-tenants-*.csv")) == 2
+
+    play(acts, folder=tmp_path)
+
+
+def test_y_copies_the_row() -> None:
+    """The terminal's clipboard gets it, by columns."""
+
+    async def acts(stage: Stage) -> None:
+        await stage.press("2", "slash", *"globex", "enter", "y")
+        assert stage.app.clipboard.split("\t")[0] == "globex"
+        await stage.press("1", "y")
+        assert "tok/s" in stage.app.clipboard
+
+    play(acts)
+
+
+def test_t_changes_the_colours() -> None:
+    """The text stays the same."""
+
+    async def acts(stage: Stage) -> None:
+        before, theme = stage.text, stage.app.theme
+        await stage.press("t")
+        assert stage.app.theme != theme
+        assert before.split("\n")[2:10] == stage.lines[2:10]
+
+    play(acts)
+
+
+def test_help_scrolls_and_closes() -> None:
+    """It tells the columns of the screen it was asked on."""
+
+    async def acts(stage: Stage) -> None:
+        await stage.press("6", "question_mark")
+        assert "Freeze" in stage.text
+        await stage.press("pagedown", "pagedown", "pagedown")
+        assert "compared" in stage.text
+        await stage.press("escape")
+        assert "[6 events]" in stage.text
+
+    play(acts)
+
+
+def test_q_quits() -> None:
+    """From any screen."""
+
+    async def acts(stage: Stage) -> None:
+        await stage.press("4", "q")
+        assert stage.app._exit
+
+    play(acts)
+
+
+def test_the_mouse_sorts_moves_and_changes_screens() -> None:
+    """A click on a title sorts by it, one on a row goes there, one on a screen's name shows it."""
+
+    async def acts(stage: Stage) -> None:
+        await stage.pilot.click(offset=(16, 1))
+        await stage.pilot.pause()
+        assert "[2 tenants]" in stage.lines[1]
+        await stage.pilot.click(offset=(4, 2))
+        names = first_words(stage)
+        assert names == sorted(names)
+        await stage.pilot.click(offset=(4, 6))
+        assert table_of(stage)[3].startswith(">")
+        await stage.pilot.click(offset=(4, 6), times=2)
+        await stage.until_shown("[3 requests]")
+
+    play(acts)
+
+
+def test_every_key_of_the_keymap_is_bound() -> None:
+    """What the help says can be pressed."""
+    bound = {key for binding in _bindings(TableScreen) for key in binding.split(",")}
+    wanted = {name for key in (*APP_KEYS, *TABLE_KEYS) for name in key.keys.split(",")}
+    assert wanted <= bound
+
+
+def _bindings(screen: type[DashboardScreen]) -> list[str]:
+    return [
+        binding.key
+        for kind in screen.__mro__
+        for binding in vars(kind).get("BINDINGS", [])
+        if hasattr(binding, "key")
+    ]
+
+
+def test_a_recording_can_be_stopped_and_scrubbed(tmp_path: Path) -> None:
+    """What was recorded looks the same, and one may move about in it."""
+    path = tmp_path / "seen.jsonl"
+
+    async def record(stage: Stage) -> None:
+        assert "REC" in stage.lines[0]
+        await stage.pass_time(20.0)
+
+    with RecordingWriter(path) as recorder:
+        play(record, recorder=recorder)
+
+    async def replay(stage: Stage) -> None:
+        assert "REPLAY" in stage.lines[0]
+        await stage.press("space")
+        assert "PAUSED" in stage.lines[0]
+        here = stage.lines[2:]
+        await stage.pass_time(5.0)
+        assert stage.lines[2:] == here
+        source = stage.app.source
+        assert isinstance(source, ReplaySource)
+        place_s = source.position_s
+        await stage.press("right_square_bracket", "right_square_bracket")
+        assert source.position_s == pytest.approx(place_s + 10)
+        assert stage.lines[2:] != here
+        await stage.press("left_square_bracket", "left_square_bracket")
+        assert source.position_s == pytest.approx(place_s)
+        await stage.press("left_curly_bracket")
+        assert source.position_s == 0
+        await stage.press("colon")
+        await stage.until_shown("a recording takes no commands")
+
+    with closing(Recording(path)) as recording:
+        play(replay, lambda clock: ReplaySource(recording, clock.monotonic_s))

@@ -1,0 +1,250 @@
+"""A running engine, read from shared memory by nobody's leave, and given commands by message."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import zmq
+
+from core.errors import RejectionReason
+from dashboard.frame import Frame, Liveness
+from dashboard.source.base import ControlError
+from dashboard.source.live import LiveSource
+from ipc.codec import Codec
+from ipc.messages import ControlCall, ControlReply
+from ipc.ports import RouterPort
+from ipc.run_directory import RunDirectory
+from tests.support.dashboard import StageClock
+from tests.support.run_directory_stage import EngineOnPaper
+
+NS_PER_S = 1_000_000_000
+
+
+@pytest.fixture
+def clock() -> StageClock:
+    """Return a clock that only moves when told to."""
+    return StageClock()
+
+
+@pytest.fixture
+def source(tmp_path: Path, clock: StageClock) -> LiveSource:
+    """Return the source of the engine `paper`."""
+    return LiveSource("paper", clock.monotonic_ns, clock.wall_s, tmp_path / "base")
+
+
+def write_tenants(engine: EngineOnPaper, clock: StageClock) -> None:
+    """Publish a page with two tenants and one replica."""
+    rejections = [0] * 32
+    rejections[RejectionReason.SHED_PREDICTED] = 3
+    engine.publish(
+        clock.monotonic_ns(), "scheduler", num_waiting=4, num_running=2, steps=9, num_replicas=1,
+        num_tenants=2, oldest_wait_ns=1_500_000_000,
+        replicas=[{"epoch": 1, "num_blocks": 100, "num_held_blocks": 40,
+                   "last_step_ns": clock.monotonic_ns() - 20_000_000}],
+        tenants=[
+            {"name": b"acme", "weight": 2.0, "num_waiting": 4, "oldest_wait_ns": 1_500_000_000,
+             "budget_tokens": -1, "rejections": rejections, "share_used": 0.75},
+            {"name": b"beta\x1b[2J", "paused": 1, "budget_tokens": 500},
+        ],
+    )  # fmt: skip
+
+
+def test_an_engine_that_does_not_run_is_gone(source: LiveSource) -> None:
+    """The frame is empty, and nothing is made on disk."""
+    frame = source.read()
+    assert frame.liveness is Liveness.GONE
+    assert frame.processes == ()
+
+
+def test_a_frame_has_what_the_pages_say(
+    tmp_path: Path, source: LiveSource, clock: StageClock
+) -> None:
+    """Names, counts, promises from the directory, ages from stamps."""
+    engine = EngineOnPaper(tmp_path / "base", "paper", clock.monotonic_ns())
+    engine.promise("interactive", ttft_ms=2000, itl_ms=250)
+    write_tenants(engine, clock)
+    clock.now_s += 0.5
+    frame = source.read()
+    assert frame.liveness is Liveness.LIVE
+    assert frame.age_s == pytest.approx(0.5)
+    assert (frame.totals.waiting, frame.totals.running, frame.held_blocks) == (4, 2, 40)
+    acme, beta = frame.tenants
+    assert (acme.name, acme.weight, acme.share_used, acme.budget_tokens) == (
+        "acme",
+        2.0,
+        0.75,
+        None,
+    )
+    assert acme.oldest_wait_s == pytest.approx(1.5)
+    assert acme.rejections == {"shed_predicted": 3}
+    assert (beta.paused, beta.budget_tokens) == (True, 500)
+    assert frame.classes[0].ttft_ms == 2000
+    assert frame.replicas[0].last_step_age_s == pytest.approx(0.52)
+    assert frame.executors[0].model == "paper-1b"
+    assert [process.child for process in frame.processes] == [
+        "janitor", "executor.0.0", "scheduler", "http.0",
+    ]  # fmt: skip
+
+
+def test_a_name_cannot_move_the_cursor(
+    tmp_path: Path, source: LiveSource, clock: StageClock
+) -> None:
+    """Control characters are shown as question marks."""
+    write_tenants(EngineOnPaper(tmp_path / "base", "paper", clock.monotonic_ns()), clock)
+    assert source.read().tenants[1].name == "beta?[2J"
+
+
+def test_silence_is_seen_within_two_seconds(
+    tmp_path: Path, source: LiveSource, clock: StageClock
+) -> None:
+    """With the age of what is shown; heartbeats age one by one."""
+    engine = EngineOnPaper(tmp_path / "base", "paper", clock.monotonic_ns())
+    write_tenants(engine, clock)
+    clock.now_s += 1.9
+    engine.beat(clock.monotonic_ns(), "http.0")
+    frame = source.read()
+    assert frame.liveness is Liveness.STALE
+    assert frame.age_s == pytest.approx(1.9)
+    ages = {process.child: process.heartbeat_age_s for process in frame.processes}
+    assert ages["scheduler"] == pytest.approx(1.9)
+    assert ages["http.0"] == pytest.approx(0.0)
+
+
+def test_an_engine_that_ended_keeps_its_last_frame_and_another_is_found(
+    tmp_path: Path, source: LiveSource, clock: StageClock
+) -> None:
+    """GONE with its age; then the new instance, mapped anew."""
+    engine = EngineOnPaper(tmp_path / "base", "paper", clock.monotonic_ns())
+    write_tenants(engine, clock)
+    source.read()
+    engine.directory.remove()
+    clock.now_s += 3.0
+    gone = source.read()
+    assert (gone.liveness, len(gone.tenants)) == (Liveness.GONE, 2)
+    assert gone.age_s == pytest.approx(3.0)
+    again = EngineOnPaper(tmp_path / "base", "paper", clock.monotonic_ns())
+    again.publish(clock.monotonic_ns(), "scheduler", num_running=77)
+    frame = source.read()
+    assert (frame.liveness, frame.totals.running, frame.tenants) == (Liveness.LIVE, 77, ())
+
+
+def test_an_engine_that_only_starts_is_shown_as_far_as_it_is(
+    tmp_path: Path, source: LiveSource, clock: StageClock
+) -> None:
+    """Processes are known before the scheduler has published."""
+    EngineOnPaper(tmp_path / "base", "paper", clock.monotonic_ns())
+    frame = source.read()
+    assert (frame.liveness, frame.age_s, len(frame.processes)) == (Liveness.STALE, 0.0, 4)
+    assert frame.tenants == ()
+
+
+def test_a_broken_page_is_left_out(tmp_path: Path, source: LiveSource, clock: StageClock) -> None:
+    """A file of another version stops nothing."""
+    engine = EngineOnPaper(tmp_path / "base", "paper", clock.monotonic_ns())
+    write_tenants(engine, clock)
+    path = engine.directory.board("executor.0.0")
+    path.unlink()
+    path.write_bytes(b"\0" * 4096)
+    frame: Frame = source.read()
+    assert frame.executors == ()
+    assert len(frame.tenants) == 2
+
+
+def test_reading_opens_nothing_for_writing(
+    tmp_path: Path, source: LiveSource, clock: StageClock
+) -> None:
+    """The engine's files are mapped read-only, and none of them is left open."""
+    write_tenants(EngineOnPaper(tmp_path / "base", "paper", clock.monotonic_ns()), clock)
+    before = set(os.listdir("/proc/self/fd"))
+    source.read()
+    assert len(set(os.listdir("/proc/self/fd")) - before) <= 10
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    ours = [line for line in maps if "board.scheduler" in line]
+    assert any(line.split()[1].startswith("r--") for line in ours)
+
+
+Answer = Callable[[ControlCall], ControlReply]
+
+
+@contextmanager
+def admin_worker(directory: RunDirectory, answer: Answer) -> Iterator[None]:
+    """Serve control calls as an admin worker does, in a thread."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    port: RouterPort[ControlCall, ControlReply] = RouterPort(
+        context, directory.admin_url(0), Codec(ControlCall), Codec(ControlReply)
+    )
+    done = threading.Event()
+
+    def serve() -> None:
+        while not done.is_set():
+            if port.socket.poll(20):
+                for received in port.receive(8):
+                    port.send(answer(received.message), received.peer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        port.close()
+        context.destroy(linger=0)
+
+
+def test_a_command_goes_to_the_admin_pool_with_key_and_actor(
+    tmp_path: Path, source: LiveSource, clock: StageClock
+) -> None:
+    """So that it is checked and audited there like any other."""
+    engine = EngineOnPaper(tmp_path / "base", "paper", clock.monotonic_ns())
+    key = engine.directory.write_admin_key()
+    seen: list[ControlCall] = []
+
+    def answer(call: ControlCall) -> ControlReply:
+        seen.append(call)
+        return ControlReply(call.call_id, result={"cancelled": 2})
+
+    with admin_worker(engine.directory, answer):
+        assert source.call("cancel", {"tenant": "acme"}) == {"cancelled": 2}
+    assert (seen[0].command, seen[0].args, seen[0].key) == ("cancel", {"tenant": "acme"}, key)
+    assert seen[0].actor.startswith("top ")
+
+
+def test_a_refusal_is_one_line(tmp_path: Path, source: LiveSource, clock: StageClock) -> None:
+    """What the engine said."""
+    engine = EngineOnPaper(tmp_path / "base", "paper", clock.monotonic_ns())
+    engine.directory.write_admin_key()
+
+    def answer(call: ControlCall) -> ControlReply:
+        return ControlReply(call.call_id, error="there is no tenant 'x'", code="not_found")
+
+    with (
+        admin_worker(engine.directory, answer),
+        pytest.raises(ControlError, match="no tenant 'x'"),
+    ):
+        source.call("pause", {"tenant": "x"})
+
+
+def test_without_engine_or_key_a_command_says_so(
+    tmp_path: Path, source: LiveSource, clock: StageClock
+) -> None:
+    """The message tells what to do."""
+    with pytest.raises(ControlError, match="not running"):
+        source.call("status", {})
+    EngineOnPaper(tmp_path / "base", "paper", clock.monotonic_ns())
+    with pytest.raises(ControlError, match="HEADRACE_ADMIN_KEY"):
+        source.call("status", {})
+
+
+def test_workers_that_are_silent_do_not_hold_one_up_for_long(
+    tmp_path: Path, clock: StageClock
+) -> None:
+    """None answers: that is said, within the bound of a second each."""
+    source = LiveSource("paper", clock.monotonic_ns, clock.wall_s, tmp_path / "base", "key")
+    engine = EngineOnPaper(tmp_path / "base", "paper", clock.monotonic_ns())
+    (engine.directory.path / "admin.0.sock").touch()
+    with pytest.raises(ControlError, match="none of 1 admin workers answers"):
+        source.call("status", {})
