@@ -6,6 +6,7 @@ or a key. Reading keeps the place of each frame, not the frames, so that hours f
 """
 
 from bisect import bisect_right
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -80,12 +81,13 @@ class Recording:
         self.path = path
         try:
             self._file = path.open("rb")
-            _check_header(path, self._file.readline())
-            self._find_frames()
         except OSError as error:
             raise RecordingError(f"cannot read {path}: {error.strerror}") from error
-        if not self._offsets:
-            raise RecordingError(f"{path} has no frames")
+        with ExitStack() as stack:
+            stack.callback(self._file.close)
+            _check_header(path, self._file.readline())
+            self._find_frames()
+            stack.pop_all()
 
     def __len__(self) -> int:
         """How many frames there are."""
@@ -120,6 +122,8 @@ class Recording:
             self._offsets.append(offset)
             self._times_s.append(frame.taken_s)
             offset += len(line)
+        if not self._offsets:
+            raise RecordingError(f"{self.path} has no frames")
 
 
 def _check_header(path: Path, line: bytes) -> None:

@@ -60,8 +60,9 @@ class DemoSource:
     def read(self) -> Frame:
         """Move the toy to now and return it."""
         with self._lock:
-            self._engine.advance(self._monotonic_s() - self._begin_s)
-            return frame_of(self._engine, self._wall_s())
+            taken_s = self._monotonic_s() - self._begin_s
+            self._engine.advance(taken_s)
+            return frame_of(self._engine, taken_s, self._wall_s())
 
     def call(self, command: str, args: Mapping[str, object]) -> Record:
         """Answer the commands that a toy can answer."""
@@ -69,19 +70,19 @@ class DemoSource:
             return carry_out(self._engine, command, args)
 
 
-def frame_of(engine: DemoEngine, wall_s: float) -> Frame:
+def frame_of(engine: DemoEngine, taken_s: float, wall_s: float) -> Frame:
     """Return the toy as a frame."""
     held: Counter[str] = Counter()
     for request in engine.running:
         held[request.tenant] += request.blocks
     tenants = tuple(_tenants(engine, held))
     return Frame(
-        taken_s=engine.now_s,
+        taken_s=taken_s,
         wall_s=wall_s,
         name="demo",
         liveness=Liveness.LIVE,
         age_s=0.05,
-        uptime_s=engine.now_s,
+        uptime_s=taken_s,
         scheduler_epoch=1,
         draining=engine.is_draining,
         totals=_totals(engine, tenants),

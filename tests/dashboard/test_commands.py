@@ -32,7 +32,7 @@ def test_what_begins_like_it_comes_first() -> None:
         ("pause acme", {"tenant": "acme"}),
         ("pause --class batch", {"class": "batch"}),
         ("set tenants.acme.weight 2.5", {"path": "tenants.acme.weight", "value": "2.5"}),
-        ('set tenants.acme.classes "[\'batch\']"', {"path": "tenants.acme.classes", "value": "['batch']"}),
+        ('set classes.batch.weight " 2"', {"path": "classes.batch.weight", "value": " 2"}),
         ("requests --limit 5", {"limit": 5}),
         ("shutdown --drain 1.5", {"drain": 1.5}),
         ("drain 0", {"replica": 0}),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -43,7 +44,7 @@ def test_the_same_seed_is_the_same_engine(clock: StageClock) -> None:
 def test_a_demonstration_adds_up(clock: StageClock) -> None:
     """Sums over tenants and classes are the totals, shares are shares, counters only grow."""
     seen = frames(demo(clock, num_tenants=64), clock, 60, step_s=1.0)
-    for before, frame in zip(seen, seen[1:], strict=False):
+    for before, frame in pairwise(seen):
         assert sum(t.waiting for t in frame.tenants) == frame.totals.waiting
         assert sum(c.running for c in frame.classes) == frame.totals.running
         assert sum(c.held_blocks for c in frame.classes) == frame.held_blocks <= frame.num_blocks
