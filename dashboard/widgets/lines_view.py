@@ -20,7 +20,7 @@ from dashboard.lines import Line, Tone, plain
 
 
 class LinesView(Widget):
-    """Shows lines; a style of `dashboard.tcss` for each tone."""
+    """Shows lines; the style sheet has a style for each tone."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"tone--{tone.value}" for tone in Tone}
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.architecture.repository import ROOT, engine_modules, files, modules
 
-ROOMS = ("core", "ipc", "frontends")
+ROOMS = ("core", "ipc", "frontends", "dashboard")
 DOCUMENT = (ROOT / "ARCHITECTURE.md").read_text()
-DOTTED = re.compile(r"`((?:core|ipc|frontends)(?:\.\w+)+)`")
+DOTTED = re.compile(r"`((?:core|ipc|frontends|dashboard)(?:\.\w+)+)`")
 CODE = re.compile(r"`([A-Z]\w+|[A-Z]\w+\.\w+|[a-z]\w+_\w+)`")
 
 

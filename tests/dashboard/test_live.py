@@ -72,12 +72,8 @@ def test_a_frame_has_what_the_pages_say(
     assert frame.age_s == pytest.approx(0.5)
     assert (frame.totals.waiting, frame.totals.running, frame.held_blocks) == (4, 2, 40)
     acme, beta = frame.tenants
-    assert (acme.name, acme.weight, acme.share_used, acme.budget_tokens) == (
-        "acme",
-        2.0,
-        0.75,
-        None,
-    )
+    assert (acme.name, acme.weight, acme.share_used) == ("acme", 2.0, 0.75)
+    assert acme.budget_tokens is None
     assert acme.oldest_wait_s == pytest.approx(1.5)
     assert acme.rejections == {"shed_predicted": 3}
     assert (beta.paused, beta.budget_tokens) == (True, 500)

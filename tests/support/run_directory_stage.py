@@ -55,7 +55,7 @@ class EngineOnPaper:
         for child in children or CHILDREN:
             self._lines[child].stamp(HeartbeatState.IDLE, now_ns)
 
-    def promise(self, name: str, **promises: int) -> None:
+    def promise(self, name: str, **promises: Any) -> None:
         """Publish a class with these promises."""
         self._tenants.publish(DirectorySnapshot(classes=(DirectoryClass(name=name, **promises),)))
 
