@@ -51,9 +51,11 @@ def width_of(spans: Line) -> int:
 
 def fit(text: str, width: int, *, right: bool = False, ellipsis: str = "…") -> str:
     """Return `text` in exactly `width` cells; what is too long ends in an ellipsis."""
-    length = cell_len(text)
+    length = len(text) if text.isascii() else cell_len(text)
     if length > width:
         return set_cell_size(set_cell_size(text, max(0, width - 1)) + ellipsis, width)
+    if length == width:
+        return text
     space = " " * (width - length)
     return space + text if right else text + space
 

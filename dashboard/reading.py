@@ -178,30 +178,39 @@ def _classes(directory: DirectorySnapshot, record: Record) -> Iterator[ClassFram
         )
 
 
-TENANT_COLUMNS = (
-    "name", "paused", "weight", "share_due", "share_used", "num_waiting", "waiting_tokens",
-    "oldest_wait_ns", "num_running", "num_preempted", "num_swapped", "held_blocks",
-    "kv_quota_blocks", "requests", "prompt_tokens", "cached_tokens", "generated_tokens",
-    "preemptions", "recomputed_tokens", "rejections", "budget_tokens", "virtual_lead",
-)  # fmt: skip
-RENAMED = {"oldest_wait_ns": "oldest_wait_s", "kv_quota_blocks": "quota_blocks"}
-TENANT_FIELDS = tuple(RENAMED.get(name, name.removeprefix("num_")) for name in TENANT_COLUMNS)
+RENAMED = {
+    "waiting": "num_waiting",
+    "oldest_wait_s": "oldest_wait_ns",
+    "running": "num_running",
+    "preempted": "num_preempted",
+    "swapped": "num_swapped",
+    "quota_blocks": "kv_quota_blocks",
+}
+"""Fields of a tenant's frame that its row on the page calls otherwise."""
+
+TENANT_COLUMNS = tuple(
+    RENAMED.get(name, name) for name in TenantFrame.__struct_fields__ if name != "budget_limit"
+)
 
 
 def _tenants(directory: DirectorySnapshot, record: Record) -> Iterator[TenantFrame]:
-    """Yield a frame a row; whole columns become lists at once, which is ten times as fast."""
-    limits = {each.name: each.burst_tokens or each.tokens_per_minute for each in directory.tenants}
+    """Yield a frame a row; a column at a time, which is several times as fast."""
     rows = record["tenants"][: int(record["num_tenants"])]
-    columns = [rows[name].tolist() for name in TENANT_COLUMNS]
-    for values in zip(*columns, strict=True):
-        fields: dict[str, Any] = dict(zip(TENANT_FIELDS, values, strict=True))
-        fields["name"] = text(fields["name"])
-        fields["paused"] = bool(fields["paused"])
-        fields["oldest_wait_s"] /= NS_PER_S
-        fields["rejections"] = _rejections(fields["rejections"])
-        if fields["budget_tokens"] == NO_BUDGET:
-            fields["budget_tokens"] = None
-        yield TenantFrame(budget_limit=limits.get(fields["name"], 0), **fields)
+    columns = {name: rows[name].tolist() for name in TENANT_COLUMNS}
+    columns["name"] = names = list(map(text, columns["name"]))
+    columns["paused"] = list(map(bool, columns["paused"]))
+    columns["oldest_wait_ns"] = [wait_ns / NS_PER_S for wait_ns in columns["oldest_wait_ns"]]
+    refused = rows["rejections"].any(axis=1).tolist()
+    columns["rejections"] = [
+        _rejections(counts) if some else {}
+        for counts, some in zip(columns["rejections"], refused, strict=True)
+    ]
+    columns["budget_tokens"] = [n if n != NO_BUDGET else None for n in columns["budget_tokens"]]
+    limits = {each.name: each.burst_tokens or each.tokens_per_minute for each in directory.tenants}
+    columns["budget_limit"] = [limits.get(name, 0) for name in names]
+    ordered = [columns[RENAMED.get(name, name)] for name in TenantFrame.__struct_fields__]
+    for values in zip(*ordered, strict=True):
+        yield TenantFrame(*values)
 
 
 def _replicas(reading: Reading, record: Record) -> Iterator[ReplicaFrame]:

@@ -177,14 +177,22 @@ class Table(Generic[RowT]):
     def _row(
         self, columns: list[Column[RowT]], row: RowT, width: int, glyphs: Glyphs, *, is_here: bool
     ) -> Line:
-        mark: Span = ("> ", Tone.CURSOR) if is_here else ("  ", Tone.PLAIN)
-        parts: list[Span] = [mark]
-        for index, column in enumerate(columns):
-            parts += [(" ", Tone.PLAIN)] * bool(index)
-            parts.append(column.draw(row, glyphs.ellipsis))
-        used = 2 + sum(column.width + 1 for column in columns) - 1
-        parts.append((" " * max(0, width - used), Tone.PLAIN))
-        return tuple((text, Tone.CURSOR) for text, _ in parts) if is_here else tuple(parts)
+        """Return a row; neighbours of one tone are one piece, which is quicker to show."""
+        pieces: list[Span] = []
+        text, tone = ("> ", Tone.CURSOR) if is_here else ("  ", Tone.PLAIN)
+        used = 2
+        for column in columns:
+            cell, meaning = column.draw(row, glyphs.ellipsis)
+            used += 1 + column.width
+            if is_here or meaning is tone:
+                text += cell
+            else:
+                pieces.append((text, tone))
+                text, tone = cell, meaning
+            text += " "
+        text = text + " " * (width - used) if used <= width else text[:-1]
+        pieces.append((text, tone))
+        return tuple(pieces)
 
     def _has(self, row: RowT, words: list[str]) -> bool:
         text = " ".join(column.cell(row)[0] for column in self.columns).lower()
