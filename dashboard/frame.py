@@ -48,7 +48,7 @@ class ClassFrame(msgspec.Struct, frozen=True, array_like=True):
     queue_deadline_ms: int = 0
 
 
-class TenantFrame(msgspec.Struct, frozen=True, array_like=True):
+class TenantFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One tenant; `budget_tokens` None = it has no token budget."""
 
     name: str

@@ -31,7 +31,9 @@ class Column(Generic[RowT]):
     def draw(self, row: RowT, ellipsis: str) -> Span:
         """Return the cell of a row, as wide as the column."""
         text, tone = self.cell(row)
-        return fit(text, self.width, right=self.right, ellipsis=ellipsis), tone
+        if len(text) > self.width or not text.isascii():
+            return fit(text, self.width, right=self.right, ellipsis=ellipsis), tone
+        return text.rjust(self.width) if self.right else text.ljust(self.width), tone
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ lines say.
 """
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 from operator import itemgetter
 from typing import ClassVar
 
@@ -38,12 +38,11 @@ class LinesView(Widget):
     def show(self, lines: Sequence[Line]) -> None:
         """Draw these lines; those that are as before are left alone."""
         before, self._lines = self._lines, list(lines)
-        width = self.size.width
-        for y in range(max(len(before), len(lines))):
-            old = before[y] if y < len(before) else ()
-            new = lines[y] if y < len(lines) else ()
-            if old != new:
-                self.refresh(Region(0, y, width, 1))
+        pairs = zip_longest(before, self._lines, fillvalue=())
+        changed = [y for y, (old, new) in enumerate(pairs) if old != new]
+        for _, run in groupby(enumerate(changed), key=lambda each: each[1] - each[0]):
+            ys = [y for _, y in run]
+            self.refresh(Region(0, ys[0], self.size.width, len(ys)))
 
     def render_line(self, y: int) -> Strip:
         """Return one line as Textual wants it."""

@@ -102,5 +102,5 @@ async def on_stage(
     app = DashboardApp(source(clock), options, recorder)
     async with app.run_test(size=size, notifications=True) as pilot:
         stage = Stage(app, pilot, clock)
-        await stage.pass_time(20.0)
+        await stage.pass_time(16.0)
         yield stage
