@@ -173,6 +173,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True):
     replicas: tuple[ReplicaFrame, ...] = ()
     executors: tuple[ExecutorFrame, ...] = ()
     processes: tuple[ProcessFrame, ...] = ()
+    fault: str = ""  # why nothing can be read of an engine that runs
 
     @property
     def num_blocks(self) -> int:

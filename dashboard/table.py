@@ -98,10 +98,14 @@ class Table(Generic[RowT]):
             self.descending = self.column.right
         self.show_again()
 
-    def sort_by_next(self, step: int = 1) -> None:
-        """Sort by the next column to the right."""
+    def sort_by_next(self, step: int, width: int) -> None:
+        """Sort by the next column to the right, and scroll it onto a screen of this width."""
         keys = [column.key for column in self.columns]
-        self.sort_by(keys[(keys.index(self.sort_key) + step) % len(keys)])
+        index = (keys.index(self.sort_key) + step) % len(keys)
+        self.sort_by(keys[index])
+        self.shift = min(self.shift, max(0, index - 1))
+        while self.column not in self.shown_columns(width) and self.shift < index:
+            self.shift += 1
 
     def show_again(self) -> None:
         """Bring the rows that are there into order anew."""

@@ -157,7 +157,7 @@ class TableScreen(DashboardScreen):
 
     def action_sort(self, step: int) -> None:
         """Sort by another column."""
-        self.table_view.table.sort_by_next(step)
+        self.table_view.table.sort_by_next(step, self.table_view.size.width)
         self.table_view.redraw()
 
     def action_reverse(self) -> None:

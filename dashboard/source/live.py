@@ -18,7 +18,7 @@ from dashboard.frame import Frame, Liveness
 from dashboard.reading import NS_PER_S, Reading, ReadPage, child_names, frame_of
 from ipc.board import BoardReader
 from ipc.directory import DirectoryReader, DirectorySnapshot
-from ipc.errors import IpcError, SegmentError
+from ipc.errors import IpcError, LayoutVersionError, SegmentError
 from ipc.heartbeat import Heartbeat, Heartbeats
 from ipc.pages import EXECUTOR_PAGE, HTTP_PAGE, SCHEDULER_PAGE, SUPERVISOR_PAGE
 from ipc.run_directory import RunDirectory
@@ -32,12 +32,23 @@ LAYOUTS = {
 }
 
 
+OTHER_VERSION = "its pages have another layout: use the headrace that started it"
+
+
+@dataclass(frozen=True, slots=True)
+class MappedPage:
+    """A reader and the file it reads."""
+
+    inode: int
+    reader: BoardReader
+
+
 @dataclass(slots=True)
 class Attached:
     """One instance of an engine and what of it is mapped."""
 
     directory: RunDirectory
-    pages: dict[str, BoardReader] = field(default_factory=dict)
+    pages: dict[str, MappedPage] = field(default_factory=dict)
     heartbeats: Heartbeats | None = None
     tenants: DirectoryReader | None = None
 
@@ -68,8 +79,11 @@ class LiveSource(ControlClient):
         attached = self._find()
         if attached is None:
             return self._gone()
-        self._last = frame_of(self._reading(attached))
-        return self._last
+        frame = frame_of(self._reading(attached))
+        if not frame.processes and _is_of_another_version(attached):
+            frame = msgspec.structs.replace(frame, fault=OTHER_VERSION)
+        self._last = frame
+        return frame
 
     def _find(self) -> Attached | None:
         """Return the living engine; another instance of it is mapped anew."""
@@ -124,10 +138,23 @@ def _read_page(attached: Attached, child: str) -> ReadPage | None:
 
 
 def _reader(attached: Attached, child: str, layout: np.dtype[np.void]) -> BoardReader:
-    if child not in attached.pages:
-        segment = Segment.open(attached.directory.board(child), readonly=True)
-        attached.pages[child] = BoardReader(segment, layout)
-    return attached.pages[child]
+    path = attached.directory.board(child)
+    inode = path.stat().st_ino
+    mapped = attached.pages.get(child)
+    if mapped is None or mapped.inode != inode:
+        mapped = MappedPage(inode, BoardReader(Segment.open(path, readonly=True), layout))
+        attached.pages[child] = mapped
+    return mapped.reader
+
+
+def _is_of_another_version(attached: Attached) -> bool:
+    try:
+        _reader(attached, "supervisor", SUPERVISOR_PAGE)
+    except LayoutVersionError:
+        return True
+    except (OSError, SegmentError):
+        return False
+    return False
 
 
 def _read_heartbeats(attached: Attached, children: list[str]) -> dict[str, Heartbeat]:

@@ -35,6 +35,8 @@ def state_line(
 
 def state_of(frame: Frame) -> str:
     """Return in words whether what is shown is what is."""
+    if frame.fault:
+        return frame.fault
     if frame.liveness is Liveness.GONE:
         return (
             f"GONE {duration(frame.age_s)} ago, looking for it"

@@ -13,6 +13,7 @@ from core.errors import RejectionReason
 from dashboard.frame import Frame, Liveness
 from dashboard.source.base import ControlError
 from dashboard.source.live import LiveSource
+from dashboard.widgets.header_bar import state_of
 from ipc.codec import Codec
 from ipc.messages import ControlCall, ControlReply
 from ipc.ports import RouterPort
@@ -147,6 +148,31 @@ def test_a_broken_page_is_left_out(tmp_path: Path, source: LiveSource, clock: St
     frame: Frame = source.read()
     assert frame.executors == ()
     assert len(frame.tenants) == 2
+
+
+def test_an_engine_of_another_version_says_so(
+    tmp_path: Path, source: LiveSource, clock: StageClock
+) -> None:
+    """Instead of looking as if it never started."""
+    engine = EngineOnPaper(tmp_path / "base", "paper", clock.monotonic_ns())
+    assert source.read().fault == ""
+    path = engine.directory.board("supervisor")
+    path.unlink()
+    path.write_bytes(b"\0" * 4096)
+    frame = source.read()
+    assert "another layout" in frame.fault
+    assert "another layout" in state_of(frame)
+
+
+def test_a_page_whose_file_was_replaced_is_mapped_anew(
+    tmp_path: Path, source: LiveSource, clock: StageClock
+) -> None:
+    """As the engine's own readers do."""
+    engine = EngineOnPaper(tmp_path / "base", "paper", clock.monotonic_ns())
+    write_tenants(engine, clock)
+    source.read()
+    engine.replace_page(clock.monotonic_ns(), "scheduler", num_running=55)
+    assert source.read().totals.running == 55
 
 
 def test_reading_opens_nothing_for_writing(

@@ -62,7 +62,7 @@ def test_sorting_by_the_same_column_turns_around() -> None:
     assert names(table)[0] == "eel"
     table.sort_by("name")
     assert names(table)[0] == "ant"
-    table.sort_by_next()
+    table.sort_by_next(1, 80)
     assert (table.sort_key, table.descending) == ("legs", True)
 
 
@@ -116,6 +116,14 @@ def test_every_line_is_as_wide_as_the_screen() -> None:
     for width in (20, 31, 80):
         lines = zoo().draw(width, 10, ASCII)
         assert {width_of(each) for each in lines} == {width}
+
+
+def test_the_column_one_sorts_by_is_on_the_screen() -> None:
+    """However narrow the screen is, and also when going around."""
+    table = zoo()
+    for _ in range(7):
+        table.sort_by_next(1, 17)
+        assert table.column in table.shown_columns(17)
 
 
 def test_a_click_on_a_title_finds_its_column() -> None:

@@ -50,6 +50,12 @@ class EngineOnPaper:
         fill(self._writers[child].page, fields)
         self._writers[child].publish(now_ns)
 
+    def replace_page(self, now_ns: int, child: str, **fields: Any) -> None:
+        """Put another file in the place of a page."""
+        self.directory.board(child).unlink()
+        self._writers[child] = self._writer(child, PAGES[child])
+        self.publish(now_ns, child, **fields)
+
     def beat(self, now_ns: int, *children: str) -> None:
         """Stamp the lines of these children, or of all."""
         for child in children or CHILDREN:
