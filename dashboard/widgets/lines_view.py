@@ -44,6 +44,21 @@ class LinesView(Widget):
             ys = [y for _, y in run]
             self.refresh(Region(0, ys[0], self.size.width, len(ys)))
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Return lines as they are: this widget has no border or padding to go around them, and
+        its colours are final, unless there shall be none.
+        """
+        strips = [self.render_line(y) for y in crop.line_range]
+        if self.app.no_color:
+            for each in self.app._filters:
+                if each.enabled:
+                    strips = [
+                        strip.apply_filter(each, self.background_colors[1]) for strip in strips
+                    ]
+        if crop.column_span != (0, self.size.width):
+            strips = [strip.crop(*crop.column_span) for strip in strips]
+        return strips
+
     def render_line(self, y: int) -> Strip:
         """Return one line as Textual wants it."""
         line = self._lines[y] if y < len(self._lines) else ()
