@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from textual.app import App
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 
 from dashboard.commands import Typed, TypingError, parse, question
 from dashboard.export import ExportError, write_csv, write_json
@@ -67,7 +67,9 @@ class DashboardApp(App[None]):
 
     CSS_PATH = "dashboard.tcss"
     ENABLE_COMMAND_PALETTE = False
-    BINDINGS: ClassVar[list[BindingType]] = []
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c", "quit", "Quit, also from a dialog", show=False, priority=True)
+    ]
 
     def __init__(
         self, source: Source, options: Options, recorder: RecordingWriter | None = None

@@ -37,7 +37,7 @@ APP_KEYS = (
     Key("y", "copy", "y", "Copy the row, or the screen, to the clipboard"),
     Key("e", "export_csv", "e", "Write the table to a CSV file in the current directory"),
     Key("E", "export_json", "E", "Write all that is known now to a JSON file"),
-    Key("q,ctrl+c", "quit", "q", "Quit", "quit"),
+    Key("q", "quit", "q", "Quit; Ctrl-C does so from anywhere", "quit"),
 )
 
 TABLE_KEYS = (

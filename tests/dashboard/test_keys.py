@@ -350,6 +350,16 @@ def test_q_quits() -> None:
     play(acts)
 
 
+def test_ctrl_c_quits_from_a_dialog() -> None:
+    """Whatever is open."""
+
+    async def acts(stage: Stage) -> None:
+        await stage.press("colon", "p", "ctrl+c")
+        assert stage.app._exit
+
+    play(acts)
+
+
 def test_the_mouse_sorts_moves_and_changes_screens() -> None:
     """A click on a title sorts by it, one on a row goes there, one on a screen's name shows it."""
 
