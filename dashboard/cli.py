@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         source = source_of(args, stack)
         if args.once or args.json:
             return look_once(source, args)
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):  # it draws on stderr
+        if not has_terminal():
             raise UsageError("there is no terminal: use --once or --json")
         recorder = stack.enter_context(RecordingWriter(args.record)) if args.record else None
         options = Options(
@@ -94,6 +94,12 @@ def run(args: argparse.Namespace) -> int:
         app = DashboardApp(source, options, recorder)
         app.run()
         return app.return_code or 0
+
+
+def has_terminal() -> bool:
+    """Tell whether there is somewhere to draw: Textual draws on stderr, or where textual-serve
+    wants it."""
+    return bool(os.environ.get("TEXTUAL_DRIVER")) or (sys.stdin.isatty() and sys.stderr.isatty())
 
 
 def source_of(args: argparse.Namespace, stack: ExitStack) -> Source:

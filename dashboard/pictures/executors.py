@@ -12,15 +12,22 @@ SLOW_STEP_S = 2.0
 FAR_OFF = 1.5  # a factor between prediction and step that is worth a look
 
 
-def executors(view: View, width: int, glyphs: Glyphs) -> list[Line]:
-    """Return a block of lines per replica."""
-    lines: list[Line] = []
-    for index, replica in enumerate(view.frame.replicas):
-        lines += _replica(view, index, replica, width, glyphs)
-        for executor in _executors_of(view.frame, index):
-            lines += _device(executor)
-        lines.append(())
-    return lines or [line((" no replica yet", Tone.FAINT))]
+def executors(view: View, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """Return a block of lines per replica: all there is to say, or as many lines of each as fit."""
+    blocks = [_block(view, index, width, glyphs) for index in range(len(view.frame.replicas))]
+    if not blocks:
+        return [line((" no replica yet", Tone.FAINT))]
+    depth = max(map(len, blocks))
+    while depth > 1 and sum(len(block[:depth]) for block in blocks) > height:
+        depth -= 1
+    return [each for block in blocks for each in block[:depth]]
+
+
+def _block(view: View, index: int, width: int, glyphs: Glyphs) -> list[Line]:
+    lines = list(_replica(view, index, view.frame.replicas[index], width, glyphs))
+    for executor in _executors_of(view.frame, index):
+        lines += _device(executor)
+    return [*lines, ()]
 
 
 def _executors_of(frame: Frame, index: int) -> Iterator[ExecutorFrame]:

@@ -26,8 +26,8 @@ class ExecutorsScreen(TableScreen):
 
     def draw(self, view: View) -> None:
         """Give the picture the lines it needs, up to two thirds, and the table the rest."""
-        lines = executors(view, self.size.width, self.glyphs)
-        self.picture.styles.height = min(len(lines), self.size.height * 2 // 3)
+        lines = executors(view, self.size.width, self.size.height * 2 // 3, self.glyphs)
+        self.picture.styles.height = len(lines)
         self.picture.show(lines)
         super().draw(view)
 
