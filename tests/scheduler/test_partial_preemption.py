@@ -163,6 +163,24 @@ def test_a_tail_that_was_never_written_costs_nothing() -> None:
 
 
 def test_a_step_that_only_took_memory_is_tried_again() -> None:
+    """A policy that takes from the only one that runs, and grants nothing until it is asked again,
+    does not stop the engine.
+    """
+    rig = Rig(9, prefix_cache=False)
+    request = rig.submit(1, [11] * 12, 16)
+    rig.run_until(2, request)
+
+    def take_once() -> list[Preemption]:
+        is_due = not request.num_preemptions
+        rig.policy.grants = not is_due
+        return [Preemption(request)] if is_due else []
+
+    rig.policy.asked = take_once
+    rig.end(request)
+    assert request.num_preemptions == 1
+
+
+def test_who_is_taken_from_after_it_was_relieved_goes_on() -> None:
     """A policy that takes from the one that has just been relieved does not stop the engine."""
     rig = Rig(9, prefix_cache=False)
     first, second = rig.submit(1, [11] * 12, 16), rig.submit(2, [12] * 12, 16)
