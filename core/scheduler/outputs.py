@@ -97,9 +97,11 @@ class Outputs:
 
     def add_tokens(self, tokenizers: npt.NDArray[np.int32], records: RecordArray) -> None:
         """Append the TOKEN records of a step, OUTPUT[n], each for its tokenizer, int32[n]."""
-        for tokenizer in np.flatnonzero(np.bincount(tokenizers)).tolist():
-            its_own = tokenizers == tokenizer
-            self.of(tokenizer).add_array(records if its_own.all() else records[its_own])
+        counts = np.bincount(tokenizers)
+        for tokenizer in counts.nonzero()[0].tolist():
+            is_alone = counts[tokenizer] == len(records)
+            its_own = records if is_alone else records[tokenizers == tokenizer]
+            self.of(tokenizer).add_array(its_own)
 
     def forget(self, tokenizer: int) -> None:
         """Drop what a dead tokenizer will not read."""

@@ -1,29 +1,70 @@
 """The rows of a plan, from the running table: decodes as arrays, prompts one by one.
 
-Owns: positions and flags of PLAN_ROW. Never knows: who is in the step, or why.
+Owns: positions and flags of PLAN_ROW, and the same as columns for whoever takes the result in.
+Never knows: who is in the step, or why.
 """
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 import numpy as np
+import numpy.typing as npt
 
 from core.request import Request
 from core.sampling_params import NO_LOGPROBS
-from core.scheduler.plan import PlanFlag, RecordArray
+from core.scheduler.plan import PLAN_ROW, PlanFlag, RecordArray
 from core.scheduler.running_table import Rows, RunningTable
 
 PlanRow = tuple[int, int, int, int, int]
 
 _SAMPLE = np.uint32(PlanFlag.SAMPLE)
-_SAMPLE_FED_BACK = np.uint32(PlanFlag.SAMPLE | PlanFlag.FEEDBACK)
+_FEEDBACK = np.uint32(PlanFlag.FEEDBACK)
 
 
-def write_decodes(table: RunningTable, rows: Rows, out: RecordArray) -> None:
-    """Write one token each of `rows` into PLAN_ROW[n] `out`."""
+class PlannedRows(NamedTuple):
+    """What a plan computes: decodes first, then prompts."""
+
+    records: RecordArray  # PLAN_ROW[n]
+    rows: Rows  # [n]
+    ends: npt.NDArray[np.int32]  # [n]: tokens of each row that are computed after the step
+
+    @property
+    def samples(self) -> npt.NDArray[np.bool_]:
+        """Which rows sample a token, bool[n]."""
+        mask: npt.NDArray[np.bool_] = (self.records["flags"] & _SAMPLE) != 0
+        return mask
+
+    def chosen(self, mask: npt.NDArray[np.bool_]) -> "PlannedRows":
+        """Return the part of the plan that `mask`, bool[n], selects."""
+        return PlannedRows(self.records[mask], self.rows[mask], self.ends[mask])
+
+
+def plan_rows(table: RunningTable, decodes: Rows, prompts: Mapping[Request, int]) -> PlannedRows:
+    """Return a plan that computes a token of each of `decodes`, [n], and so many of `prompts`."""
+    count = len(decodes)
+    records = np.empty(count + len(prompts), PLAN_ROW)
+    rows, ends = decodes, _write_decodes(table, decodes, records[:count])
+    if prompts:
+        records[count:] = [prefill_row(table, *prompt) for prompt in prompts.items()]
+        added = records[count:]
+        rows = np.concatenate([decodes, added["row"]])
+        ends = np.concatenate([ends, added["first_position"] + added["num_new_tokens"]])
+    return PlannedRows(records, rows, ends)
+
+
+def _write_decodes(table: RunningTable, rows: Rows, out: RecordArray) -> npt.NDArray[np.int32]:
+    """Write one token each of `rows` into PLAN_ROW[n] `out`; return how many each has then."""
     positions = table.num_scheduled[rows]
     out["row"] = rows
     out["generation"] = table.generation[rows]
     out["num_new_tokens"] = 1
     out["first_position"] = positions
-    out["flags"] = np.where(positions < table.num_tokens[rows], _SAMPLE, _SAMPLE_FED_BACK)
+    out["flags"] = _SAMPLE
+    is_fed_back = positions >= table.num_tokens[rows]
+    if np.count_nonzero(is_fed_back):
+        out["flags"][is_fed_back] = _SAMPLE | _FEEDBACK
+    ends: npt.NDArray[np.int32] = positions + np.int32(1)
+    return ends
 
 
 def prefill_row(table: RunningTable, request: Request, num_tokens: int) -> PlanRow:

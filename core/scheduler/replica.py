@@ -21,6 +21,7 @@ from core.policy.base import ReplicaLoad
 from core.request import Request
 from core.scheduler.events import NO_RESTRICTION, ReplicaUp
 from core.scheduler.plan import RecordArray, StepPlan
+from core.scheduler.plan_rows import PlannedRows
 from core.scheduler.rows import RowWriter
 from core.scheduler.running_table import RunningTable
 from core.scheduler.settings import EngineSettings
@@ -40,7 +41,7 @@ class PlanInFlight:
 
     step: int
     planned_ns: int
-    rows: RecordArray  # PLAN_ROW[n]
+    planned: PlannedRows
     num_copies: int = 0
 
 
@@ -178,19 +179,22 @@ class Replica:
         self.table.clear(request.row)
         request.block_ids = []
 
-    def send(self, rows: RecordArray, copies: RecordArray, now_ns: int) -> StepPlan:
-        """Number a plan of PLAN_ROW[n] and COPY[m], and remember it as in flight."""
+    def send(self, planned: PlannedRows, copies: RecordArray, now_ns: int) -> StepPlan:
+        """Number a plan with COPY[m], mark its tokens as scheduled, remember it as in flight."""
         assert self.can_plan, self.index
         self.step += 1
-        self.in_flight.append(PlanInFlight(self.step, now_ns, rows, len(copies)))
-        return StepPlan(self.index, self.epoch, self.step, rows, copies=copies)
+        self.in_flight.append(PlanInFlight(self.step, now_ns, planned, len(copies)))
+        self.table.num_scheduled[planned.rows] = planned.ends
+        self.table.last_step[planned.rows] = self.step
+        return StepPlan(self.index, self.epoch, self.step, planned.records, copies=copies)
 
     def acknowledge(self, plan: PlanInFlight) -> list[Fence]:
         """Let go of what was fenced for `plan` and earlier ones; return those fences."""
         self.acked_step = plan.step
+        if not self._fences:
+            return []
         fallen = [fence for fence in self._fences if fence.step <= plan.step]
-        if fallen:
-            self._fences = [fence for fence in self._fences if fence.step > plan.step]
+        self._fences = [fence for fence in self._fences if fence.step > plan.step]
         for fence in fallen:
             self.kv.release_fenced(fence.block_ids)
             self._free_rows.append(fence.row)

@@ -25,10 +25,10 @@ import numpy.typing as npt
 from core.policy.base import RunningRows
 from core.request import Request
 from core.sampling_params import MAX_STOP_TOKEN_IDS
+from core.scheduler.spans import Spans
 
 Rows = npt.NDArray[np.int64]
 NO_TOKEN = -1
-_NO_SPAN = memoryview(b"")
 
 
 class RunningTable:
@@ -39,7 +39,6 @@ class RunningTable:
         self.num_rows = num_rows
         self.num_active = 0
         self.requests: list[Request | None] = [None] * num_rows
-        self.spans: list[memoryview] = [_NO_SPAN] * num_rows
         self.active = np.zeros(num_rows, np.bool_)
         self.generation = np.zeros(num_rows, np.uint32)
         self.request_id = np.zeros(num_rows, np.uint64)
@@ -62,6 +61,7 @@ class RunningTable:
         num_columns = MAX_STOP_TOKEN_IDS + len(eos_token_ids)
         self._stop_token_ids = np.full((num_columns, num_rows), NO_TOKEN, np.int32)
         self._num_stop_columns = 0  # of those, as many as any request has used
+        self._spans = Spans(num_rows)
         self._eos_token_ids = tuple(eos_token_ids)
         self.view = RunningRows(
             requests=self.requests,
@@ -82,7 +82,7 @@ class RunningTable:
         assert not self.active[row], row
         self.num_active += 1
         self.requests[row] = request
-        self.spans[row] = request.token_ids.data
+        self._spans.assign(row, request.token_ids)
         self.active[row] = True
         self.generation[row] += np.uint32(1)
         self.request_id[row] = request.request_id
@@ -119,7 +119,7 @@ class RunningTable:
         request.row = -1
         self.num_active -= 1
         self.requests[row] = None
-        self.spans[row] = _NO_SPAN
+        self._spans.clear(row)
         self.active[row] = False
         for column in (self.prefill_end, self.num_tokens, self.num_computed, self.num_scheduled):
             column[row] = 0
@@ -164,10 +164,7 @@ class RunningTable:
         self, rows: Rows, positions: npt.NDArray[np.int32], token_ids: npt.NDArray[np.int32]
     ) -> None:
         """Write the next token of each of `rows` into its span at `positions`; all are [n]."""
-        spans = self.spans
-        values = zip(rows.tolist(), positions.tolist(), token_ids.tolist(), strict=True)
-        for row, position, token_id in values:
-            spans[row][position] = token_id
+        self._spans.write(rows, positions, token_ids)
         self.num_tokens[rows] = positions + 1
 
     def has_stopped(self, rows: Rows, token_ids: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:

@@ -17,8 +17,8 @@ from core.kv_cache.manager import StartQuote
 from core.metering import PreemptionCause
 from core.policy.base import Blocked, DecodeBatch, Grant, Relief, ReplicaLoad
 from core.request import Request, RequestStatus
-from core.scheduler.plan import PLAN_ROW, StepPlan
-from core.scheduler.plan_rows import prefill_row, write_decodes
+from core.scheduler.plan import StepPlan
+from core.scheduler.plan_rows import plan_rows
 from core.scheduler.replica import Replica
 from core.scheduler.routing import Route
 from core.scheduler.running_table import Rows
@@ -179,20 +179,11 @@ class StepBuilder:
 
     def finish(self) -> StepPlan | None:
         """Make the plan and mark its tokens as scheduled; None if there is nothing to do."""
-        num_decodes = len(self._decode_rows)
-        rows = np.empty(num_decodes + len(self._prefill_tokens), PLAN_ROW)
         copies = self._memory.copies()
-        if not len(rows) and not len(copies):
+        if not len(self._decode_rows) and not self._prefill_tokens and not len(copies):
             return None
-        write_decodes(self._table, self._decode_rows, rows[:num_decodes])
-        if self._prefill_tokens:
-            prompts = self._prefill_tokens.items()
-            rows[num_decodes:] = [prefill_row(self._table, *prompt) for prompt in prompts]
-        plan = self._replica.send(rows, copies, self.now_ns)
-        planned = rows["row"].astype(np.int64)
-        self._table.num_scheduled[planned] += rows["num_new_tokens"]
-        self._table.last_step[planned] = plan.step
-        return plan
+        planned = plan_rows(self._table, self._decode_rows, self._prefill_tokens)
+        return self._replica.send(planned, copies, self.now_ns)
 
     def end_standstill(self) -> bool:
         """Free memory if a step came to nothing because all that run wait for it."""

@@ -14,18 +14,23 @@ from core.request import Request, RequestStatus
 from core.scheduler.plan import (
     OUTPUT,
     OutputKind,
-    PlanFlag,
     RecordArray,
     ResultError,
     StepResult,
 )
+from core.scheduler.plan_rows import PlannedRows
 from core.scheduler.replica import PlanInFlight, Replica
-from core.scheduler.running_table import Rows
+from core.scheduler.running_table import Rows, RunningTable
 from core.scheduler.scheduler import Scheduler
 
 Mask = npt.NDArray[np.bool_]
 
-_SAMPLE = np.uint32(PlanFlag.SAMPLE)
+# The same as plain integers: enum members are slow to become array entries.
+_NO_ERROR, _TOKEN, _RUNNING = (
+    int(ResultError.NONE),
+    int(OutputKind.TOKEN),
+    int(RequestStatus.RUNNING),
+)
 _STOPPED = RequestStatus.FINISHED_STOPPED
 _LENGTH = RequestStatus.FINISHED_LENGTH
 
@@ -38,43 +43,44 @@ def apply_result(scheduler: Scheduler, replica: Replica, result: StepResult, now
     while replica.in_flight[0].step < result.step:
         _recompute_lost(scheduler, replica, now_ns)
     plan = replica.in_flight.popleft()
-    duration_ns = result.finished_ns - result.started_ns
+    _note_duration(scheduler, replica, plan, result.finished_ns - result.started_ns, now_ns)
+    scheduler.unpin(replica.acknowledge(plan), now_ns)  # what ends now is free at once
+    _AppliedStep(scheduler, replica, plan, result, now_ns).run()
+    return True
+
+
+def _is_in_flight(replica: Replica, step: int) -> bool:
+    return replica.acked_step < step <= replica.step and bool(replica.in_flight)
+
+
+def _note_duration(
+    scheduler: Scheduler, replica: Replica, plan: PlanInFlight, duration_ns: int, now_ns: int
+) -> None:
     scheduler.records.trace_log.steps.add(
-        plan.rows, plan.planned_ns, duration_ns, replica.last_result_ns, now_ns
+        plan.planned.records, plan.planned_ns, duration_ns, replica.last_result_ns, now_ns
     )
     replica.last_result_ns = now_ns
     scheduler.metering.steps += 1
     scheduler.metering.step_time.observe_ns(duration_ns)
     if not plan.num_copies:  # a step's work says nothing of the time that copies take
-        scheduler.policy.measured(replica.index, result.step, duration_ns)
-    _AppliedStep(scheduler, replica, plan, result, now_ns).run()
-    scheduler.unpin(replica.acknowledge(plan), now_ns)
-    return True
-
-
-def _is_in_flight(replica: Replica, step: int) -> bool:
-    return any(plan.step == step for plan in replica.in_flight)
+        scheduler.policy.measured(replica.index, plan.step, duration_ns)
 
 
 def _recompute_lost(scheduler: Scheduler, replica: Replica, now_ns: int) -> None:
     """A later result came first, so this one is lost: its requests are computed again."""
     plan = replica.in_flight.popleft()
-    rows = _current_rows(replica, plan)
-    for row in rows.tolist():
+    planned = plan.planned
+    current = _is_current(replica.table, planned.rows, planned.records)
+    for row in planned.rows[current].tolist():
         scheduler.preempt(replica.table.request_at(row), PreemptionCause.LOST_RESULT, now_ns)
     scheduler.metering.ignored_results += 1
     scheduler.unpin(replica.acknowledge(plan), now_ns)
 
 
-def _current_rows(replica: Replica, plan: PlanInFlight) -> Rows:
-    """Return the rows of `plan` that the same request still has."""
-    rows: Rows = plan.rows["row"].astype(np.int64)
-    current = _is_current(replica, rows, plan.rows["generation"])
-    return rows[current]
-
-
-def _is_current(replica: Replica, rows: Rows, generations: npt.NDArray[np.uint32]) -> Mask:
-    mask: Mask = replica.table.active[rows] & (replica.table.generation[rows] == generations)
+def _is_current(table: RunningTable, rows: Rows, records: RecordArray) -> Mask:
+    """Tell which of `rows` the requests of these PLAN_ROW[n] or RESULT_ROW[n] still have."""
+    mask: Mask = table.generation[rows] == records["generation"]
+    mask &= table.active[rows]
     return mask
 
 
@@ -100,50 +106,51 @@ class _AppliedStep:
         self._plan = plan
         self._now_ns = now_ns
         self._logprobs = result.logprobs
-        self._rows = self._valid_rows(result.rows)
+        self._planned = self._still_planned()
+        self._results, self._rows = self._still_valid(result.rows)
 
     def run(self) -> None:
         """Advance the rows of the plan, deliver, commit, and end what has ended; in this order."""
-        planned, must_sample = self._advance()
+        planned = self._planned
+        self._table.num_computed[planned.rows] = planned.ends
         self._deliver_prompt_logprobs()
         rows, tokens = self._deliver_tokens()
-        self._commit_blocks(planned)
-        if len(rows) != len(must_sample):
-            self._fail_rows(must_sample)
+        self._commit_blocks()
+        samples = planned.samples
+        num_samples = np.count_nonzero(samples)
+        if len(rows) != num_samples:
+            self._fail_rows(planned.rows[samples])
         self._end_rows(rows, tokens)
-        self._end_unsampled(planned)
+        if num_samples != len(samples):
+            self._end_unsampled(planned.rows[~samples])
 
-    def _valid_rows(self, rows: RecordArray) -> RecordArray:
-        """Return the records of the result whose request still has the row."""
-        indexes = rows["row"]
-        in_range = (indexes >= 0) & (indexes < self._table.num_rows)
+    def _still_planned(self) -> PlannedRows:
+        """Return what was planned for requests that still have their rows."""
+        planned = self._plan.planned
+        current = _is_current(self._table, planned.rows, planned.records)
+        return planned if _all(current) else planned.chosen(current)
+
+    def _still_valid(self, records: RecordArray) -> tuple[RecordArray, Rows]:
+        """Return the results, and their rows, whose requests still have these."""
+        rows: Rows = records["row"].astype(np.int64)
+        in_range = rows.view(np.uint64) < self._table.num_rows
         if not _all(in_range):
-            rows = rows[in_range]
-        current = _is_current(self._replica, rows["row"].astype(np.int64), rows["generation"])
-        return rows if _all(current) else rows[current]
-
-    def _advance(self) -> tuple[Rows, Rows]:
-        """Count the plan's tokens as computed; return its current rows, and those that sample."""
-        plan, table = self._plan.rows, self._table
-        rows: Rows = plan["row"].astype(np.int64)
-        current = _is_current(self._replica, rows, plan["generation"])
-        if not _all(current):
-            plan, rows = plan[current], rows[current]
-        table.num_computed[rows] = plan["first_position"] + plan["num_new_tokens"]
-        return rows, rows[(plan["flags"] & _SAMPLE) != 0]
+            records, rows = records[in_range], rows[in_range]
+        current = _is_current(self._table, rows, records)
+        return (records, rows) if _all(current) else (records[current], rows[current])
 
     def _deliver_tokens(self) -> tuple[Rows, npt.NDArray[np.int32]]:
         """Append the sampled ids to spans and outputs; return the rows that have one, the ids."""
-        table, results = self._table, self._rows
-        rows: Rows = results["row"].astype(np.int64)
-        sampled = (results["token_id"] >= 0) & (results["error"] == ResultError.NONE)
-        sampled &= table.num_computed[rows] == table.num_tokens[rows]
+        table, results, rows = self._table, self._results, self._rows
+        positions = table.num_tokens[rows]
+        sampled = table.num_computed[rows] == positions
+        sampled &= results["token_id"] >= 0
+        sampled &= results["error"] == _NO_ERROR
         if not _all(sampled):
-            results, rows = results[sampled], rows[sampled]
+            results, rows, positions = results[sampled], rows[sampled], positions[sampled]
         tokens: npt.NDArray[np.int32] = results["token_id"]
         if not len(rows):
             return rows, tokens
-        positions = table.num_tokens[rows]
         table.append_tokens(rows, positions, tokens)
         table.last_token_ns[rows] = self._now_ns
         indexes = positions - table.prompt_len[rows]
@@ -158,13 +165,13 @@ class _AppliedStep:
         tokenizers = self._table.tokenizer[rows]
         records = np.zeros(len(rows), OUTPUT)
         records["request_id"] = self._table.request_id[rows]
-        records["kind"] = OutputKind.TOKEN
-        records["status"] = RequestStatus.RUNNING
+        records["kind"] = _TOKEN
+        records["status"] = _RUNNING
         records["index"] = indexes
-        records["num_output_tokens"] = indexes + 1
-        for name in ("token_id", "logprob"):
-            records[name] = results[name]
-        for i in np.flatnonzero(results["num_logprobs"]).tolist():
+        records["num_output_tokens"] = indexes + np.int32(1)
+        records["token_id"] = results["token_id"]
+        records["logprob"] = results["logprob"]
+        for i in results["num_logprobs"].nonzero()[0].tolist():
             entries = self._entries(results["logprobs_start"][i], results["num_logprobs"][i])
             outputs = self._scheduler.outputs.of(int(tokenizers[i]))
             records["logprobs_start"][i] = outputs.add_logprobs(entries)
@@ -173,20 +180,17 @@ class _AppliedStep:
 
     def _note_first_tokens(self, rows: Rows) -> None:
         for row in rows.tolist():
-            request = self._table.request_at(row)
-            request.first_token_ns = self._now_ns
-            self._scheduler.metering.prefill_time.observe_ns(self._now_ns - request.first_start_ns)
+            self._scheduler.records.first_token(self._table.request_at(row), self._now_ns)
 
     def _deliver_prompt_logprobs(self) -> None:
         """Pass on the entries about prompt tokens that were not delivered before a preemption."""
-        scored = self._rows["num_prompt_logprobs"] > 0
+        scored = self._results["num_prompt_logprobs"] > 0
         if not np.count_nonzero(scored):
             return
-        plan = self._plan.rows
-        first_positions = dict(
-            zip(plan["row"].tolist(), plan["first_position"].tolist(), strict=True)
-        )
-        for record in self._rows[scored]:
+        planned = self._planned
+        starts = planned.records["first_position"].tolist()
+        first_positions = dict(zip(planned.rows.tolist(), starts, strict=True))
+        for record in self._results[scored]:
             request = self._table.request_at(int(record["row"]))
             width = 1 + request.sampling.num_prompt_logprobs
             entries = self._entries(record["prompt_logprobs_start"], record["num_prompt_logprobs"])
@@ -205,11 +209,11 @@ class _AppliedStep:
     def _entries(self, start: int, count: int) -> RecordArray:
         return self._logprobs[int(start) : int(start) + int(count)]
 
-    def _commit_blocks(self, rows: Rows) -> None:
+    def _commit_blocks(self) -> None:
         """Let blocks that are full and acknowledged be found by others."""
-        table = self._table
-        num_full = table.num_computed[rows] // self._scheduler.settings.block_size
-        filled = num_full > table.num_committed_blocks[rows]
+        table, rows = self._table, self._planned.rows
+        num_full = self._planned.ends // self._scheduler.settings.block_size
+        filled = (num_full > table.num_committed_blocks[rows]).nonzero()[0]
         for row, end in zip(rows[filled].tolist(), num_full[filled].tolist(), strict=True):
             first = int(table.num_committed_blocks[row])
             self._replica.kv.commit(table.request_at(row), first, end)
@@ -217,9 +221,10 @@ class _AppliedStep:
 
     def _fail_rows(self, must_sample: Rows) -> None:
         """End the requests whose row has an error, or should have a token and has none."""
-        errors = self._rows[self._rows["error"] != ResultError.NONE]
-        for record in errors:
-            self._fail(int(record["row"]), int(record["error"]))
+        failed = self._results["error"] != _NO_ERROR
+        errors = self._results["error"][failed].tolist()
+        for row, error in zip(self._rows[failed].tolist(), errors, strict=True):
+            self._fail(row, error)
         table = self._table
         lacking = table.num_tokens[must_sample] <= table.num_computed[must_sample]
         for row in must_sample[lacking].tolist():

@@ -48,24 +48,22 @@ CLASS_SHARES = (0.4, 0.355, 0.24, 0.005)
 FEW_WAITING = 100
 FAR_NS = 1 << 60
 SOME_TOKEN = 2
+ARENA_TOKENS = 1 << 24  # several times what all spans take
 
 
-@dataclass(slots=True)
-class TimedPolicy:
-    """A policy whose `fill` is timed; everything else is passed on."""
+class FillTimes:
+    """How long the `fill` of a policy takes; the policy itself is asked directly."""
 
-    policy: Policy
-    fill_ns: list[int] = field(default_factory=list)
+    def __init__(self, policy: Policy) -> None:
+        """Put a watch around `policy.fill`."""
+        self.fill_ns: list[int] = []
+        self._fill = policy.fill
+        policy.fill = self._timed  # type: ignore[method-assign]
 
-    def fill(self, step: Step) -> None:
-        """Fill, and note how long that took."""
+    def _timed(self, step: Step) -> None:
         began_ns = time.thread_time_ns()
-        self.policy.fill(step)
+        self._fill(step)
         self.fill_ns.append(time.thread_time_ns() - began_ns)
-
-    def __getattr__(self, name: str) -> object:
-        """Pass on every other question."""
-        return getattr(self.policy, name)
 
 
 @dataclass(slots=True)
@@ -92,9 +90,12 @@ class Load:
         self._waiting = waiting
         self._tenants = [f"tenant{number}" for number in range(tenants)]
         self._rows = np.zeros(self._settings.num_rows, row_dtype(MAX_MODEL_LEN // BLOCK_SIZE))
-        self._timed = TimedPolicy(configured_policy(self._settings))
+        self._arena = np.zeros(ARENA_TOKENS, np.int32)
+        self._arena_used = 0
+        chosen = configured_policy(self._settings)
+        self._timed = FillTimes(chosen)
         metering = Metering(Buckets((1.0,), (0.1,), (0.1,)), tenants + 2)
-        self._core = EngineCore(self._settings, [self._rows], metering, self._timed)  # type: ignore[arg-type]
+        self._core = EngineCore(self._settings, [self._rows], metering, chosen)
         self._now_ns = 1_000_000_000
         self._num_requests = 0
         self._num_started = 0
@@ -165,12 +166,13 @@ class Load:
         prompt_len = int(random.integers(*PROMPT_TOKENS))
         max_tokens = int(random.integers(*OUTPUT_TOKENS))
         name = self._num_requests.to_bytes(12, "little")
+        span_start = self._span(prompt_len + max_tokens)
         return Request(
             request_id=self._num_requests,
             tokenizer=0,
             tenant=self._tenants[int(random.integers(len(self._tenants)))],
-            token_ids=np.zeros(prompt_len + max_tokens, np.int32),
-            span_start=0,
+            token_ids=self._arena[span_start : span_start + prompt_len + max_tokens],
+            span_start=span_start,
             prompt_len=prompt_len,
             max_tokens=max_tokens,
             arrival_ns=self._now_ns,
@@ -180,6 +182,13 @@ class Load:
                 name + part.to_bytes(4, "little") for part in range(prompt_len // BLOCK_SIZE)
             ),
         )
+
+    def _span(self, num_tokens: int) -> int:
+        """Return where a new span begins; the arena is large enough to begin anew at its end."""
+        if self._arena_used + num_tokens > ARENA_TOKENS:
+            self._arena_used = 0
+        start, self._arena_used = self._arena_used, self._arena_used + num_tokens
+        return start
 
 
 def settings_of(policy: str, running: int) -> EngineSettings:
