@@ -10,18 +10,21 @@ Never knows: what is in a block, requests, digests. Every block is of one kind:
     EVICTABLE   0, its content is cached      acquire (a prefix hit), allocate (oldest first)
 
 A fenced reference belongs to a request that is gone while a plan in flight still names the block.
-Evictable blocks form an intrusive doubly linked list, oldest first. Free blocks need no list: the
-map of kinds is searched for runs, because attention over contiguous blocks is measurably faster;
-the search starts behind the last run and leaves room for its growth.
+Evictable blocks queue up (`eviction_queue`). Free blocks need no list: the map of kinds is searched
+for runs, because attention over contiguous blocks is measurably faster; the search starts behind
+the last run and leaves room for its growth. Blocks come and go by the request: columns over all of
+its blocks, which are distinct, rather than a step for each.
 """
 
-from array import array
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
+import numpy.typing as npt
+
+from core.kv_cache.eviction_queue import Blocks, EvictionQueue
 
 # When free blocks run out, so much of the pool is evicted at once: there are runs again to choose.
 EVICTION_SHARE = 1 / 64
@@ -72,25 +75,27 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.num_free = num_blocks
         self.num_fenced = 0
-        self.num_evictable = 0
         self.held_by: defaultdict[int, int] = defaultdict(int)  # flow → blocks it holds
-        self._kinds = bytearray(num_blocks)
-        self._cached = bytearray(num_blocks)
-        self._references = _zeros(num_blocks)
-        self._fenced_references = _zeros(num_blocks)
-        self._holders = _zeros(num_blocks)
-        self._newer = array("i", [num_blocks]) * (
-            num_blocks + 1
-        )  # the last entry is the list's head
-        self._older = array("i", [num_blocks]) * (num_blocks + 1)
+        self._kinds = bytearray(num_blocks) + bytes([HELD])  # behind the last is nothing free
+        self._kind: npt.NDArray[np.uint8] = np.frombuffer(self._kinds, np.uint8)  # the same bytes
+        self._cached = np.zeros(num_blocks, np.bool_)
+        self._references = np.zeros(num_blocks, np.int32)
+        self._fenced_references = np.zeros(num_blocks, np.int32)
+        self._holders = np.zeros(num_blocks, np.int32)
+        self._evictable = EvictionQueue(num_blocks)
         self._search_from = 0
         self._too_long = num_blocks + 1  # no free run is that long, as far as is known
         self._eviction_batch = min(MAX_EVICTION_BATCH, int(EVICTION_SHARE * num_blocks))
 
     @property
+    def num_evictable(self) -> int:
+        """Blocks that nobody holds and whose content is cached."""
+        return self._evictable.num_blocks
+
+    @property
     def num_available(self) -> int:
         """Blocks that can be allocated now: a warm cache is not pressure."""
-        return self.num_free + self.num_evictable
+        return self.num_free + self._evictable.num_blocks
 
     def kind(self, block_id: int) -> BlockKind:
         """Return what `block_id` is."""
@@ -98,19 +103,31 @@ class BlockPool:
 
     def references(self, block_id: int) -> int:
         """Return the number of references to `block_id`."""
-        return self._references[block_id]
+        return int(self._references[block_id])
 
     def num_references(self) -> int:
         """Return the references to all blocks together."""
-        return sum(self._references)
+        return int(self._references.sum())
 
     def count_evictable(self, block_ids: Iterable[int]) -> int:
         """Return how many of `block_ids` nobody holds."""
-        return sum(self._kinds[block_id] == EVICTABLE for block_id in block_ids)
+        kinds = self._kinds
+        return sum(kinds[block_id] == EVICTABLE for block_id in block_ids)
 
     def is_cached(self, block_id: int) -> bool:
         """Tell whether the content of `block_id` can be found again."""
         return bool(self._cached[block_id])
+
+    def cached_blocks(self, holders: range | None = None) -> list[int]:
+        """Return the blocks whose content can be found again, of those that one of `holders` held
+        last, or of all.
+        """
+        cached = np.flatnonzero(self._cached)
+        if holders is not None:
+            held_by = self._holders[cached]
+            cached = cached[(held_by >= holders.start) & (held_by < holders.stop)]
+        found: list[int] = cached.tolist()
+        return found
 
     def allocate(
         self, count: int, holder: int, *, after: int = NO_BLOCK, room: int = 0
@@ -124,71 +141,76 @@ class BlockPool:
         evicted: list[int] = []
         if count > self.num_free:
             wanted = max(count - self.num_free, min(self._eviction_batch, self.num_evictable))
-            evicted = [self._evict_oldest() for _ in range(wanted)]
-        block_ids = self._continue_run(after, count)
+            evicted = self._evict_oldest(wanted)
+        block_ids = self._continue_run(after, count, holder)
         if len(block_ids) < count:
-            self._take_runs(block_ids, count, room)
-        for block_id in block_ids:
-            self._references[block_id] = 1
-            self._holders[block_id] = holder
+            self._take_runs(block_ids, count, holder, room)
         self.held_by[holder] += count
         return Allocation(block_ids, evicted)
 
-    def extend(self, after: int, holder: int) -> int:
-        """Hold the block behind `after` for `holder` if it is free; return it or NO_BLOCK."""
-        block_id = after + 1
-        if block_id == self.num_blocks or self._kinds[block_id] != FREE:
-            return NO_BLOCK
-        self._kinds[block_id] = HELD
-        self._references[block_id] = 1
-        self._holders[block_id] = holder
-        self.held_by[holder] += 1
-        self.num_free -= 1
-        return block_id
-
-    def acquire(self, block_ids: Iterable[int], holder: int) -> None:
-        """Add a reference of tenant `holder` to each of `block_ids`, which hold cached content."""
-        for block_id in block_ids:
-            kind = self._kinds[block_id]
-            assert kind != FREE, block_id
-            if kind == EVICTABLE:
-                self._unlink(block_id)
+    def extend(self, after: Sequence[int], holders: Sequence[int]) -> list[int]:
+        """Hold the block behind each of `after` for its holder if it is free; return these blocks,
+        NO_BLOCK where it is not.
+        """
+        block_ids = []
+        for last, holder in zip(after, holders, strict=True):
+            block_id = last + 1 if self._kinds[last + 1] == FREE else NO_BLOCK
+            if block_id != NO_BLOCK:
+                self._kinds[block_id] = HELD
+                self._references[block_id] = 1
                 self._holders[block_id] = holder
                 self.held_by[holder] += 1
-            elif kind == FENCED:
-                self.num_fenced -= 1
-            self._kinds[block_id] = HELD
-            self._references[block_id] += 1
+                self.num_free -= 1
+            block_ids.append(block_id)
+        return block_ids
 
-    def fence(self, block_ids: Iterable[int]) -> None:
+    def acquire(self, block_ids: list[int], holder: int) -> None:
+        """Add a reference of `holder` to each of `block_ids`, which hold cached content."""
+        if not block_ids:
+            return
+        blocks = np.array(block_ids, np.int32)
+        kinds = self._kind[blocks]
+        assert kinds.all(), block_ids
+        unheld = blocks[kinds == EVICTABLE]
+        self._evictable.remove(unheld)
+        self._holders[unheld] = holder
+        self.held_by[holder] += len(unheld)
+        self.num_fenced -= int(np.count_nonzero(kinds == FENCED))
+        self._kind[blocks] = HELD
+        self._references[blocks] += 1
+
+    def fence(self, block_ids: list[int]) -> None:
         """Mark one reference to each of `block_ids` as the last word of a plan in flight."""
-        for block_id in block_ids:
-            self._fenced_references[block_id] += 1
-            fenced, references = self._fenced_references[block_id], self._references[block_id]
-            assert fenced <= references, (block_id, fenced, references)
-            if fenced == references:
-                self._kinds[block_id] = FENCED
-                self.num_fenced += 1
+        blocks = np.array(block_ids, np.int32)
+        fenced = self._fenced_references[blocks] + 1
+        left = self._references[blocks] - fenced
+        assert left.min(initial=0) >= 0, block_ids
+        self._fenced_references[blocks] = fenced
+        self._set_fenced(blocks[left == 0])
 
     def release(self, block_ids: list[int], *, fenced: bool = False) -> None:
         """Drop one (`fenced`) reference to each of a request's blocks; the last go first."""
-        for block_id in reversed(block_ids):
-            assert self._references[block_id] > 0, block_id
-            self._references[block_id] -= 1
-            if fenced:
-                self._fenced_references[block_id] -= 1
-            if self._references[block_id] == 0:
-                self._let_go(block_id)
-            elif not fenced and self._fenced_references[block_id] == self._references[block_id]:
-                self._kinds[block_id] = FENCED
-                self.num_fenced += 1
+        blocks = np.array(block_ids[::-1], np.int32)
+        left = self._references[blocks] - 1
+        assert left.min(initial=0) >= 0, block_ids
+        self._references[blocks] = left
+        if fenced:
+            self._fenced_references[blocks] -= 1
+        is_last = left == 0
+        if np.count_nonzero(is_last) == len(blocks):
+            self._let_go(blocks)
+            return
+        self._let_go(blocks[is_last])
+        if not fenced:
+            self._set_fenced(blocks[~is_last & (self._fenced_references[blocks] == left)])
 
     def set_cached(self, block_id: int, cached: bool) -> None:
         """Say whether the content of `block_id` can be found again."""
         self._cached[block_id] = cached
         if not cached and self._kinds[block_id] == EVICTABLE:
-            self._unlink(block_id)
-            self._set_free(block_id)
+            block = np.array([block_id], np.int32)
+            self._evictable.remove(block)
+            self._set_free(block)
 
     def statistics(self) -> BlockPoolStatistics:
         """Return the numbers of blocks by kind."""
@@ -199,9 +221,7 @@ class BlockPool:
 
     def check_integrity(self) -> None:
         """Assert that kinds, references, counts and eviction order agree; linear in the blocks."""
-        kinds = np.frombuffer(self._kinds, np.uint8)
-        references = np.frombuffer(self._references, np.int32)
-        fenced = np.frombuffer(self._fenced_references, np.int32)
+        kinds, references, fenced = self._kind[:-1], self._references, self._fenced_references
         counts = np.bincount(kinds, minlength=len(BlockKind))
         assert counts[FREE] == self.num_free, (counts, self.num_free)
         assert counts[FENCED] == self.num_fenced, (counts, self.num_fenced)
@@ -210,36 +230,27 @@ class BlockPool:
         assert np.array_equal(references > 0, in_use)
         assert np.array_equal((fenced == references) & in_use, kinds == FENCED)
         assert bool(np.all(fenced <= references))
-        cached = np.frombuffer(self._cached, np.uint8) != 0
-        assert not np.any(cached & (kinds == FREE))
-        assert not np.any(~cached & (kinds == EVICTABLE))
-        held = np.bincount(np.frombuffer(self._holders, np.int32)[in_use])
+        assert not np.any(self._cached & (kinds == FREE))
+        assert not np.any(~self._cached & (kinds == EVICTABLE))
+        held = np.bincount(self._holders[in_use])
         assert {i: int(n) for i, n in enumerate(held) if n} == {
             i: n for i, n in self.held_by.items() if n
         }
         assert bytes(self._too_long) not in self._kinds, self._too_long
-        self._check_eviction_order()
+        queued = self._evictable.in_order()
+        assert np.array_equal(np.sort(queued), np.flatnonzero(kinds == EVICTABLE))
+        assert len(queued) == self.num_evictable
 
-    def _check_eviction_order(self) -> None:
-        head = self.num_blocks
-        length, block_id = 0, self._newer[head]
-        while block_id != head:
-            assert self._kinds[block_id] == EVICTABLE, block_id
-            assert self._older[self._newer[block_id]] == block_id, block_id
-            length, block_id = length + 1, self._newer[block_id]
-        assert length == self.num_evictable, (length, self.num_evictable)
-
-    def _continue_run(self, after: int, count: int) -> list[int]:
+    def _continue_run(self, after: int, count: int, holder: int) -> list[int]:
         """Take up to `count` free blocks directly behind `after`."""
         if after < 0:
             return []
         end = after + 1
-        last = min(self.num_blocks, end + count)
-        while end < last and self._kinds[end] == FREE:
+        while end <= after + count and self._kinds[end] == FREE:
             end += 1
-        return self._take(after + 1, end)
+        return self._take(after + 1, end, holder)
 
-    def _take_runs(self, block_ids: list[int], count: int, room: int) -> None:
+    def _take_runs(self, block_ids: list[int], count: int, holder: int, room: int) -> None:
         """Fill `block_ids` up to `count` from free runs, halving the length when none is left."""
         length = count
         while len(block_ids) < count:
@@ -250,7 +261,7 @@ class BlockPool:
             if start < 0:
                 length //= 2
                 continue
-            block_ids += self._take(start, start + length)
+            block_ids += self._take(start, start + length, holder)
             self._search_from = start + length + room
 
     def _find_run(self, length: int) -> int:
@@ -265,50 +276,37 @@ class BlockPool:
             self._too_long = length
         return start
 
-    def _take(self, start: int, end: int) -> list[int]:
-        self._kinds[start:end] = bytes([HELD]) * (end - start)
+    def _take(self, start: int, end: int, holder: int) -> list[int]:
+        self._kind[start:end] = HELD
+        self._references[start:end] = 1
+        self._holders[start:end] = holder
         self.num_free -= end - start
         return list(range(start, end))
 
-    def _let_go(self, block_id: int) -> None:
-        """The last reference is gone: keep the block evictable if its content can be found."""
-        if self._kinds[block_id] == FENCED:
-            self.num_fenced -= 1
-        self.held_by[self._holders[block_id]] -= 1
-        if self._cached[block_id]:
-            self._kinds[block_id] = EVICTABLE
-            self._link_newest(block_id)
-        else:
-            self._set_free(block_id)
+    def _let_go(self, blocks: Blocks) -> None:
+        """Their last references are gone: what can be found again stays, evictable."""
+        self.num_fenced -= int(np.count_nonzero(self._kind[blocks] == FENCED))
+        for holder in self._holders[blocks].tolist():
+            self.held_by[holder] -= 1
+        cached = self._cached[blocks]
+        kept = blocks[cached]
+        self._kind[kept] = EVICTABLE
+        self._evictable.push(kept)
+        self._set_free(blocks[~cached])
 
-    def _set_free(self, block_id: int) -> None:
-        self._kinds[block_id] = FREE
-        self.num_free += 1
-        self._too_long = self.num_blocks + 1
+    def _set_fenced(self, blocks: Blocks) -> None:
+        self._kind[blocks] = FENCED
+        self.num_fenced += len(blocks)
 
-    def _link_newest(self, block_id: int) -> None:
-        head = self.num_blocks
-        newest = self._older[head]
-        self._newer[newest] = block_id
-        self._older[block_id] = newest
-        self._newer[block_id] = head
-        self._older[head] = block_id
-        self.num_evictable += 1
+    def _set_free(self, blocks: Blocks) -> None:
+        if len(blocks):
+            self._kind[blocks] = FREE
+            self.num_free += len(blocks)
+            self._too_long = self.num_blocks + 1
 
-    def _unlink(self, block_id: int) -> None:
-        older, newer = self._older[block_id], self._newer[block_id]
-        self._newer[older] = newer
-        self._older[newer] = older
-        self.num_evictable -= 1
-
-    def _evict_oldest(self) -> int:
-        block_id = self._newer[self.num_blocks]
-        assert block_id != self.num_blocks, "no block is evictable"
-        self._unlink(block_id)
-        self._cached[block_id] = False
-        self._set_free(block_id)
-        return block_id
-
-
-def _zeros(count: int) -> "array[int]":
-    return array("i", bytes(4 * count))
+    def _evict_oldest(self, count: int) -> list[int]:
+        blocks = self._evictable.pop(count)
+        self._cached[blocks] = False
+        self._set_free(blocks)
+        evicted: list[int] = blocks.tolist()
+        return evicted

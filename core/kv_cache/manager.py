@@ -13,6 +13,7 @@ digests, like any prefix. If one of them is gone by then, the copies are dropped
 behind the prefix that was found is computed again.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from core.kv_cache.block_pool import NO_BLOCK, BlockPool
@@ -146,19 +147,24 @@ class KVCacheManager:
         del request.block_ids[-count:]
         self.pool.release(block_ids)
 
-    def grow(self, request: Request) -> int:
-        """Append one block to a running request and return its id; one must be available."""
-        block_id = self.pool.extend(request.block_ids[-1], request.flow)
-        if block_id < 0:
-            [block_id] = self._allocate(request, 1, NO_BLOCK, MAX_GROWTH_ROOM)
-        request.block_ids.append(block_id)
-        return block_id
+    def grow(self, requests: Sequence[Request]) -> list[int]:
+        """Append a block to each of these running requests and return them; so many must be
+        available.
+        """
+        last = [request.block_ids[-1] for request in requests]
+        block_ids = self.pool.extend(last, [request.flow for request in requests])
+        for index, request in enumerate(requests):
+            if block_ids[index] == NO_BLOCK:
+                block_ids[index : index + 1] = self._allocate(request, 1, NO_BLOCK, MAX_GROWTH_ROOM)
+            request.block_ids.append(block_ids[index])
+        return block_ids
 
     def commit(self, request: Request, first_block: int, end_block: int) -> None:
         """Let the computed blocks [first_block, end_block) of `request` be found by others."""
         if not self._caches:
             return
-        self._extend_digests(request, end_block)
+        if len(request.block_digests) < end_block:
+            self._extend_digests(request, end_block)
         for index in range(first_block, end_block):
             block_id = request.block_ids[index]
             if self.prefix_cache.insert(request.block_digests[index], block_id):
@@ -173,6 +179,12 @@ class KVCacheManager:
             if self.pool.references(block_id) <= (block_id in request.block_ids):
                 self.prefix_cache.forget(block_id)
                 self.pool.set_cached(block_id, False)
+
+    def drop_cached(self, flows: range | None = None) -> None:
+        """Forget cached blocks, of some `flows` or all; those in use stay with their requests."""
+        for block_id in self.pool.cached_blocks(flows):
+            self.prefix_cache.forget(block_id)
+            self.pool.set_cached(block_id, False)
 
     def fence(self, request: Request) -> list[int]:
         """Take the blocks from `request` but keep them until `release_fenced`; return them."""
@@ -224,8 +236,7 @@ class KVCacheManager:
 
     def _allocate(self, request: Request, count: int, after: int, room: int) -> list[int]:
         allocation = self.pool.allocate(count, request.flow, after=after, room=room)
-        for block_id in allocation.evicted:
-            self.prefix_cache.forget(block_id)
+        self.prefix_cache.forget_all(allocation.evicted)
         return allocation.block_ids
 
     def _extend_digests(self, request: Request, num_blocks: int) -> None:

@@ -5,7 +5,7 @@ digests are made, who holds a block, when it is evicted. Only blocks whose every
 and acknowledged are entered here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 class PrefixCache:
@@ -50,6 +50,12 @@ class PrefixCache:
             return False
         del self._blocks[digest]
         return True
+
+    def forget_all(self, block_ids: Iterable[int]) -> None:
+        """Drop the entries of `block_ids`, which all have one."""
+        blocks, digests = self._blocks, self._digests
+        for block_id in block_ids:
+            del blocks[digests.pop(block_id)]
 
     def __contains__(self, block_id: int) -> bool:
         """Tell whether the content of `block_id` can be found."""

@@ -31,7 +31,7 @@ def test_room_is_left_behind_a_run_for_its_growth() -> None:
     first = pool.allocate(2, 0, room=4).block_ids
     second = pool.allocate(2, 0, room=4).block_ids
     assert second[0] - first[-1] > 4
-    assert pool.extend(first[-1], 0) == first[-1] + 1
+    assert pool.extend([first[-1]], [0]) == [first[-1] + 1]
 
 
 def test_room_is_given_up_when_blocks_are_short() -> None:
@@ -46,8 +46,7 @@ def test_a_block_that_is_taken_or_the_end_stops_a_run() -> None:
     """A run cannot be extended over a held block or over the end of the pool."""
     pool = BlockPool(2)
     pool.allocate(2, 0)
-    assert pool.extend(0, 0) == NO_BLOCK
-    assert pool.extend(1, 0) == NO_BLOCK
+    assert pool.extend([0, 1], [0, 0]) == [NO_BLOCK, NO_BLOCK]
 
 
 def test_more_than_is_available_is_a_bug() -> None:
