@@ -1,11 +1,10 @@
 """What the scheduler counts: totals, tenants and histograms, as plain integers and numpy arrays.
 
 Owns: every counter and gauge of the engine core, under the names that the scheduler's board page
-uses. Never knows: pages, clocks, how a number is shown. Counters only grow. A tenant gets an index
-at its first request and keeps it; when all are taken, further tenants share the index OTHER.
+uses. Never knows: pages, clocks, how a number is shown. Counters only grow. A tenant's index is its
+row (`core.tenant_rows`).
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -13,13 +12,11 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from core.clock import NS_PER_S
 from core.errors import RejectionReason
+from core.histogram import Histogram
 from core.request import RequestStatus
 from core.tenancy import NUM_CLASSES
-
-OTHER = 0
-OTHER_NAME = "_other"
+from core.tenant_rows import TenantRows
 
 
 class PreemptionKind(IntEnum):
@@ -37,33 +34,20 @@ class PreemptionCause(IntEnum):
     ADMISSION = 1  # the policy wanted room in the step
     LOST_RESULT = 2  # nobody knows what its last step was
     STANDSTILL = 3  # all that ran waited for each other's memory
+    OPERATOR = 4  # a control command
 
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Upper bounds of histogram buckets, seconds, ascending; the last one, +Inf, is implied."""
+    """Upper bounds of histogram buckets, ascending; the last one, +Inf, is implied."""
 
     latency_s: tuple[float, ...]
     step_s: tuple[float, ...]
     reclaim_s: tuple[float, ...]
-
-
-class Histogram:
-    """How often a duration fell into each bucket (`counts`, uint64[n + 1]), and the sum."""
-
-    __slots__ = ("_bounds_s", "counts", "sum_s")
-
-    def __init__(self, bounds_s: tuple[float, ...]) -> None:
-        """Start empty."""
-        self._bounds_s = bounds_s
-        self.counts = np.zeros(len(bounds_s) + 1, np.uint64)
-        self.sum_s = 0.0
-
-    def observe_ns(self, duration_ns: int) -> None:
-        """Count one duration; a negative one (clocks of two processes) counts as 0."""
-        duration_s = max(0, duration_ns) / NS_PER_S
-        self.counts[bisect_left(self._bounds_s, duration_s)] += np.uint64(1)
-        self.sum_s += duration_s
+    gap_s: tuple[float, ...] = ()
+    tokens: tuple[float, ...] = ()
+    step_tokens: tuple[float, ...] = ()
+    reclaim_steps: tuple[float, ...] = ()
 
 
 class TenantCounters:
@@ -82,6 +66,7 @@ class TenantCounters:
         self.generated_tokens = np.zeros(max_tenants, np.uint64)
         self.preemptions = np.zeros(max_tenants, np.uint64)
         self.recomputed_tokens = np.zeros(max_tenants, np.uint64)
+        self.deadline_misses = np.zeros(max_tenants, np.uint64)
         self.rejections = np.zeros((max_tenants, len(RejectionReason)), np.uint64)
 
 
@@ -94,7 +79,6 @@ class Metering:
 
     def __init__(self, buckets: Buckets, max_tenants: int) -> None:
         """Start with all at 0; at most `max_tenants` − 1 tenants are told apart."""
-        assert max_tenants > 1, max_tenants
         self.steps = 0
         self.prompt_tokens = 0
         self.cached_tokens = 0
@@ -112,48 +96,51 @@ class Metering:
         self.rejections = np.zeros(len(RejectionReason), np.uint64)
         self.ignored_results = 0
         self.duplicate_requests = 0
-        self.queue_time = Histogram(buckets.latency_s)
-        self.queue_time_by_class = [Histogram(buckets.latency_s) for _ in range(NUM_CLASSES)]
+        self.deadline_misses_by_class = np.zeros(NUM_CLASSES, np.uint64)
+        self.queue_time_by_class = Histogram(buckets.latency_s, NUM_CLASSES)
+        self.queue_time_by_tenant = Histogram(buckets.latency_s, max_tenants)
         self.prefill_time = Histogram(buckets.latency_s)
         self.decode_time = Histogram(buckets.latency_s)
+        self.inference_time = Histogram(buckets.latency_s)
         self.e2e_time = Histogram(buckets.latency_s)
+        self.time_per_token = Histogram(buckets.gap_s)
+        self.request_prompt_tokens = Histogram(buckets.tokens)
+        self.request_generation_tokens = Histogram(buckets.tokens)
+        self.request_max_tokens = Histogram(buckets.tokens)
+        self.step_tokens = Histogram(buckets.step_tokens)
         self.step_time = Histogram(buckets.step_s)
         self.schedule_time = Histogram(buckets.step_s)  # observed by the loop, which has a clock
         self.cancel_reclaim = Histogram(buckets.reclaim_s)
+        self.cancel_reclaim_steps = Histogram(buckets.reclaim_steps)
         self.cancel_reclaim_steps_max = 0
         self.last_reclaim_ns = 0
         self.tenants = TenantCounters(max_tenants)
-        self.tenant_names = [OTHER_NAME]
-        self._max_tenants = max_tenants
-        self._tenant_indexes: dict[str, int] = {}
+        self._tenant_rows = TenantRows(max_tenants)
+        self.tenant_names = self._tenant_rows.names
 
     def know_tenants(self, tenants: Iterable[str]) -> None:
         """Give each of `tenants` its place: they are shown before they have asked for anything."""
-        for tenant in tenants:
-            self.tenant_index(tenant)
+        self._tenant_rows.know(tenants)
 
     def tenant_index(self, tenant: str) -> int:
         """Return the index of `tenant` in the arrays."""
-        index = self._tenant_indexes.get(tenant)
-        if index is not None:
-            return index
-        if len(self.tenant_names) == self._max_tenants:
-            return OTHER
-        index = len(self.tenant_names)
-        self._tenant_indexes[tenant] = index
-        self.tenant_names.append(tenant)
-        return index
+        return self._tenant_rows.row(tenant)
 
-    def observe_queue_ns(self, traffic_class: int, duration_ns: int) -> None:
-        """Count the wait of a request that has started, in all and in its class."""
-        self.queue_time.observe_ns(duration_ns)
-        self.queue_time_by_class[traffic_class].observe_ns(duration_ns)
+    def observe_queue_ns(self, tenant_index: int, traffic_class: int, duration_ns: int) -> None:
+        """Count the wait of a request that has started, for its tenant and in its class."""
+        self.queue_time_by_class.observe_ns(duration_ns, traffic_class)
+        self.queue_time_by_tenant.observe_ns(duration_ns, tenant_index)
+
+    def count_deadline_miss(self, tenant_index: int, traffic_class: int) -> None:
+        """Count a promised first token that came late, or never."""
+        self.deadline_misses_by_class[traffic_class] += np.uint64(1)
+        self.tenants.deadline_misses[tenant_index] += np.uint64(1)
 
     def count_generated(self, tenant_indexes: npt.NDArray[np.int32]) -> None:
         """Count one generated token for each entry of `tenant_indexes`, int32[n]."""
         self.generated_tokens += len(tenant_indexes)
-        counts = np.bincount(tenant_indexes, minlength=len(self.tenant_names))
-        self.tenants.generated_tokens[: len(counts)] += counts.astype(np.uint64)
+        counts = np.bincount(tenant_indexes).view(np.uint64)
+        self.tenants.generated_tokens[: len(counts)] += counts
 
     def count_started(self, tenant_index: int, prompt_tokens: int, cached_tokens: int) -> None:
         """Count the prompt of a request that got into a step for the first time."""
@@ -192,5 +179,6 @@ class Metering:
     def count_reclaim(self, closed_ns: int, now_ns: int, num_steps: int) -> None:
         """Count the time from a cancellation until memory and row were free again."""
         self.cancel_reclaim.observe_ns(now_ns - closed_ns)
+        self.cancel_reclaim_steps.observe(num_steps)
         self.last_reclaim_ns = now_ns
         self.cancel_reclaim_steps_max = max(self.cancel_reclaim_steps_max, num_steps)

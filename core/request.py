@@ -99,6 +99,8 @@ class Request:
     start_by_ns: int = 0  # a start for that deadline, by which the policy orders; set once
     client_deadline: bool = False  # the deadline came from the client: 408, not 504
     prompt_digests: tuple[bytes, ...] = field(default=(), repr=False)
+    was_queued: bool = False  # by an earlier scheduler, which has counted it
+    was_started: bool = False  # the same of its prompt
 
     status: RequestStatus = RequestStatus.WAITING
     replica: int = -1

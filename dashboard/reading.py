@@ -126,7 +126,7 @@ def _totals(reading: Reading, record: Record) -> Totals:
 
 def histogram(record: Record) -> Histogram:
     """Return a page's histogram."""
-    return Histogram(tuple(record["counts"].tolist()), float(record["sum_s"]))
+    return Histogram(tuple(record["counts"].tolist()), float(record["sum"]))
 
 
 def merged(parts: list[Histogram]) -> Histogram:

@@ -88,6 +88,11 @@ class Operation:
         """True when all choices have ended; the events may still wait to be read."""
         return self._num_open == 0
 
+    @property
+    def num_unread(self) -> int:
+        """Events that have come and were not taken yet."""
+        return len(self._events)
+
     async def next_events(self, timeout_s: float | None = None) -> list[Event]:
         """Return all events that have come, waiting for the first; empty after `timeout_s`.
 
@@ -172,6 +177,7 @@ class EngineStatistics:
     num_operations: int
     num_serving: int
     dropped_frames: int
+    num_unread_events: int
 
 
 class EngineClient:
@@ -204,10 +210,12 @@ class EngineClient:
 
     def statistics(self) -> EngineStatistics:
         """Return counters."""
+        live = [operation for link in self._links for operation in link.operations.values()]
         return EngineStatistics(
             num_operations=self.num_operations,
             num_serving=sum(1 for link in self._links if link.epoch),
             dropped_frames=sum(link.port.dropped_frames for link in self._links),
+            num_unread_events=sum(operation.num_unread for operation in live),
         )
 
     def start(self) -> None:

@@ -72,11 +72,16 @@ class _BoardMemory:
 
 
 class BoardWriter:
-    """The writing end: fill `page`, then `publish`."""
+    """The writing end: fill `page`, then `publish`.
+
+    `predecessor` is the page that the instance before published last, all zeros if there was none;
+    counters go on from there.
+    """
 
     def __init__(self, segment: Segment, dtype: np.dtype[Any], epoch: int) -> None:
         """Start a zero page of instance `epoch`; LayoutVersionError if the segment is another."""
         self.page: npt.NDArray[np.void] = np.zeros((), dtype)
+        self.predecessor = BoardReader(segment, dtype).read().page
         self._bytes = self.page.reshape(1).view(np.uint8).data
         self._memory = _BoardMemory(segment, dtype)
         self._epoch = epoch

@@ -1,24 +1,26 @@
 """What each process shows on its board page: numpy record layouts, versioned together.
 
 Owns: field names, dtypes and units of everything that metrics, health, admin and the dashboard
-read. Never knows: how a page is stored (`ipc.board`) or who renders it. Counters only grow; a
-restarted process starts at 0 under a new epoch. Changing a layout means raising PAGE_VERSION:
+read. Never knows: how a page is stored (`ipc.board`) or who renders it. Counters only grow: a
+restarted process goes on where its predecessor's page stopped, under a new epoch (but admin workers
+start at 0). Changing a layout means raising PAGE_VERSION:
 readers of another version are refused.
 """
 
 import numpy as np
 
-PAGE_VERSION = 2
+PAGE_VERSION = 3
 MAX_PAGE_REPLICAS = 8
 MAX_PAGE_TOKENIZERS = 8
 MAX_PAGE_TENANTS = 256  # the rest is summed in the last row, named `_other`
 MAX_PAGE_CHILDREN = 48
 NUM_PAGE_CLASSES = 4
 MAX_PAGE_LEFTOVERS = 32
+MAX_PAGE_RINGS = 24
 NO_BUDGET = -1
 MAX_REJECTION_REASONS = 32
 NUM_PREEMPTION_KINDS = 3
-NUM_PREEMPTION_CAUSES = 4
+NUM_PREEMPTION_CAUSES = 5
 
 # Upper bounds of histogram buckets, seconds: vLLM's, so that stock dashboards work; then +Inf.
 TTFT_BUCKETS_S = (
@@ -37,11 +39,15 @@ STEP_BUCKETS_S = (
     0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0,
 )  # fmt: skip
 RECLAIM_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+RECLAIM_BUCKETS_STEPS = (0, 1, 2, 3, 5, 10)
+TOKEN_BUCKETS = tuple(digit * 10**exponent for exponent in range(6) for digit in (1, 2, 5))
+CHOICE_BUCKETS = (1, 2, 5, 10, 20)
+STEP_TOKEN_BUCKETS = (1, *(2**exponent for exponent in range(3, 15)))
 
 
 def histogram(buckets: tuple[float, ...]) -> np.dtype[np.void]:
-    """Return a histogram's layout: counts by bucket (+Inf last, not cumulative), sum in s."""
-    return np.dtype([("counts", np.uint64, (len(buckets) + 1,)), ("sum_s", np.float64)])
+    """Return a histogram's layout: counts by bucket (+Inf last, not cumulative), sum of values."""
+    return np.dtype([("counts", np.uint64, (len(buckets) + 1,)), ("sum", np.float64)])
 
 
 CHILD = np.dtype(
@@ -86,6 +92,9 @@ REPLICA = np.dtype(
         ("cost_factors", np.float64, (2,)),
         ("cost_sigmas", np.float64, (2,)),
         ("infeasible_steps", np.uint64),  # whose decodes alone broke a promised gap
+        # Of the steps that could be predicted: how long they were to take, and took.
+        ("predicted_ns", np.uint64),
+        ("measured_ns", np.uint64),
     ]
 )
 
@@ -105,7 +114,9 @@ TENANT = np.dtype(
         ("generated_tokens", np.uint64),
         ("preemptions", np.uint64),
         ("recomputed_tokens", np.uint64),
-        ("rejections", np.uint64, (MAX_REJECTION_REASONS,)),
+        ("deadline_misses", np.uint64),  # promised first tokens that came late or never
+        ("rejections", np.uint64, (MAX_REJECTION_REASONS,)),  # by the scheduler alone
+        ("queue_time", histogram(LATENCY_BUCKETS_S)),
         ("paused", np.int32),
         ("weight", np.float64),
         ("share_due", np.float64),  # of the service, by weight among those that have work now
@@ -119,6 +130,7 @@ TENANT = np.dtype(
 )
 
 LEFTOVER = np.dtype([("reason", "S24"), ("tokens", np.uint64)])
+RING = np.dtype([("name", "S24"), ("num_used", np.int32), ("num_slots", np.int32)])
 
 CLASS = np.dtype(
     [
@@ -132,6 +144,7 @@ CLASS = np.dtype(
         ("reserved_step_tokens", np.int64),
         ("service", np.int64),
         ("virtual_lead", np.float64),
+        ("deadline_misses", np.uint64),
         ("queue_time", histogram(LATENCY_BUCKETS_S)),
     ]
 )
@@ -164,10 +177,17 @@ SCHEDULER_PAGE = np.dtype(
         ("queue_time", histogram(LATENCY_BUCKETS_S)),
         ("prefill_time", histogram(LATENCY_BUCKETS_S)),
         ("decode_time", histogram(LATENCY_BUCKETS_S)),
+        ("inference_time", histogram(LATENCY_BUCKETS_S)),
         ("e2e_time", histogram(LATENCY_BUCKETS_S)),
+        ("time_per_token", histogram(ITL_BUCKETS_S)),
+        ("request_prompt_tokens", histogram(TOKEN_BUCKETS)),
+        ("request_generation_tokens", histogram(TOKEN_BUCKETS)),
+        ("request_max_tokens", histogram(TOKEN_BUCKETS)),
+        ("step_tokens", histogram(STEP_TOKEN_BUCKETS)),
         ("step_time", histogram(STEP_BUCKETS_S)),
         ("schedule_time", histogram(STEP_BUCKETS_S)),  # next_plan + on_result
         ("cancel_reclaim", histogram(RECLAIM_BUCKETS_S)),
+        ("cancel_reclaim_steps", histogram(RECLAIM_BUCKETS_STEPS)),
         ("cancel_reclaim_steps_max", np.int64),
         ("last_reclaim_ns", np.int64),  # when a cancelled request's memory and row were free last
         ("ring_errors", np.uint64),  # gaps or checksum errors seen and resynchronized
@@ -178,6 +198,9 @@ SCHEDULER_PAGE = np.dtype(
         ("replicas", REPLICA, (MAX_PAGE_REPLICAS,)),
         ("price_epoch", np.int64),  # of what is charged for a token; 0 = nobody is charged
         ("system_service", np.int64),  # charged to nobody, in the policy's unit
+        ("held_output_bytes", np.int64),  # outputs for which there was no room in a ring yet
+        ("num_rings", np.int32),
+        ("rings", RING, (MAX_PAGE_RINGS,)),
         ("num_leftovers", np.int32),
         ("leftovers", LEFTOVER, (MAX_PAGE_LEFTOVERS,)),
         ("classes", CLASS, (NUM_PAGE_CLASSES,)),  # by core.tenancy.TrafficClass
@@ -222,20 +245,38 @@ TOKENIZER_PAGE = np.dtype(
     ]
 )
 
+CLIENT_TIMES = [
+    ("ttft", histogram(TTFT_BUCKETS_S)),
+    ("itl", histogram(ITL_BUCKETS_S)),
+    ("e2e", histogram(LATENCY_BUCKETS_S)),
+]
+HTTP_CLASS = np.dtype(CLIENT_TIMES)
+HTTP_TENANT = np.dtype(
+    [
+        ("name", "S64"),
+        ("rejections", np.uint64, (MAX_REJECTION_REASONS,)),  # as told to its clients
+        *CLIENT_TIMES,
+    ]
+)
+
 HTTP_PAGE = np.dtype(
     [
         ("num_connections", np.int64),
         ("num_streams", np.int64),
+        ("backlog_events", np.int64),  # outputs that no stream has taken up yet
+        ("backlog_bytes", np.int64),  # written, and not yet taken by the clients' sockets
         ("requests", np.uint64),
         ("responses", np.uint64, (6,)),  # by status class: index 2 = 2xx …
         ("disconnects", np.uint64),
         ("slow_readers_cut", np.uint64),
         ("rejections", np.uint64, (MAX_REJECTION_REASONS,)),
         ("streamed_tokens", np.uint64),
-        ("ttft", histogram(TTFT_BUCKETS_S)),
-        ("itl", histogram(ITL_BUCKETS_S)),
-        ("e2e", histogram(LATENCY_BUCKETS_S)),
+        *CLIENT_TIMES,
+        ("choices", histogram(CHOICE_BUCKETS)),  # asked for in a request, `n`
         ("dropped_frames", np.uint64),
+        ("classes", HTTP_CLASS, (NUM_PAGE_CLASSES,)),
+        ("num_tenants", np.int32),
+        ("tenants", HTTP_TENANT, (MAX_PAGE_TENANTS,)),  # in an order of this process's own
     ]
 )
 

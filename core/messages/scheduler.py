@@ -16,8 +16,9 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     """One request. The prompt ids already lie in the span when this arrives.
 
     `resume_from` = output tokens already delivered (after a scheduler restart); they lie in the
-    span too. `digests` are the chained 16-byte block digests of the full prompt blocks,
-    concatenated.
+    span too. `was_queued` and `was_started` say how far an earlier scheduler came with it, so that
+    nothing is counted twice. `digests` are the chained 16-byte block digests of the full prompt
+    blocks, concatenated.
     """
 
     request_id: int
@@ -38,6 +39,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     end_deadline_ns: int = 0
     client_deadline: bool = False
     resume_from: int = 0
+    was_queued: bool = False
+    was_started: bool = False
     digests: bytes = b""
 
 

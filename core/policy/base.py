@@ -118,6 +118,8 @@ class Prediction:
     factors: tuple[float, float]  # by which steps differ from what was measured at the start
     sigmas: tuple[float, float]  # relative scatter that is left
     infeasible_steps: int  # whose decodes alone broke a promised gap
+    predicted_ns: int = 0  # of all steps that were predicted and measured, together
+    measured_ns: int = 0  # the same steps as they were
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,8 @@ class CalibratedCostModel:
         self.basis = basis
         self.decode_only = MovingFactor()
         self.mixed = MovingFactor()
+        self.predicted_ns = 0  # of all steps that were measured, together
+        self.measured_ns = 0
 
     def duration_ns(self, work: StepWork) -> int:
         """Return the time of a step, ns; prompt tokens never make one shorter, whatever the factors
@@ -127,6 +129,8 @@ class CalibratedCostModel:
         expected_ns = self.basis.duration_ns(work)
         if expected_ns > 0 and work.num_tokens:
             regime = self.mixed if work.num_prefill_tokens else self.decode_only
+            self.predicted_ns += int(regime.factor * expected_ns)
+            self.measured_ns += duration_ns
             regime.observe(duration_ns / expected_ns)
 
     @property
@@ -151,7 +155,10 @@ class CostModels:
     def calibrate(self, replica: int, basis: CostBasis) -> None:
         """Start anew with the basis of a replica that has just come up; factors are its own."""
         if basis.is_usable:
-            self._calibrated[replica] = CalibratedCostModel(basis)
+            model, known = CalibratedCostModel(basis), self._calibrated.get(replica)
+            if known is not None:
+                model.predicted_ns, model.measured_ns = known.predicted_ns, known.measured_ns
+            self._calibrated[replica] = model
 
     def of(self, replica: int) -> CostModel | None:
         """Return the model of a replica; None: it is not calibrated, predict nothing."""

@@ -10,7 +10,7 @@ whose.
                      shares: a `Blocked`, for all flows at once (`open`), for one head (`blocked`)
 
 Requests that were admitted before the scheduler restarted meet no limit at arrival. Tenants beyond
-those that are counted one by one (`core.metering.OTHER`) meet none of their own before a start.
+those that are counted one by one (`core.tenant_rows.OTHER`) meet none of their own before a start.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from core.clock import NS_PER_MS
 from core.errors import Rejection
-from core.metering import OTHER, OTHER_NAME
 from core.policy.arrivals import Arrivals
 from core.policy.base import Blocked, DecodeBatch, ReplicaLoad
 from core.policy.budgets import Budgets
@@ -29,6 +28,7 @@ from core.policy.settings import PolicySettings
 from core.policy.start_limits import Reasons, StartLimits
 from core.request import Request, RequestStatus
 from core.tenancy import TrafficClass
+from core.tenant_rows import OTHER, OTHER_NAME
 
 Mask = npt.NDArray[np.bool_]
 

@@ -201,7 +201,11 @@ class Pace:
         if (model := self._models.calibrated(replica)) is not None:
             alone, mixed = model.decode_only, model.mixed
             return Prediction(
-                (alone.factor, mixed.factor), (alone.sigma, mixed.sigma), num_infeasible
+                (alone.factor, mixed.factor),
+                (alone.sigma, mixed.sigma),
+                num_infeasible,
+                model.predicted_ns,
+                model.measured_ns,
             )
         if self._models.of(replica) is None:
             return None

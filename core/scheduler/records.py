@@ -79,12 +79,23 @@ class Records:
         )
 
     def started(self, request: Request, num_known_tokens: int, now_ns: int) -> None:
-        """Count the first start of a request."""
-        metering = self.metering
-        metering.count_started(request.tenant_index, request.prompt_len, request.num_cached_tokens)
+        """Count the first start of a request; one that an earlier scheduler has started and counted
+        is computed again.
+        """
+        metering, tenant = self.metering, request.tenant_index
         metering.count_prefix_query(request.num_tokens, num_known_tokens)
-        if request.num_output_tokens == 0:
-            metering.observe_queue_ns(request.traffic_class, now_ns - request.arrival_ns)
+        if request.was_started:
+            metering.count_recomputed(tenant, request.num_tokens - num_known_tokens)
+            return
+        metering.count_started(tenant, request.prompt_len, request.num_cached_tokens)
+        metering.observe_queue_ns(tenant, request.traffic_class, now_ns - request.arrival_ns)
+
+    def first_token(self, request: Request, now_ns: int) -> None:
+        """Count the first token of a request, and the promise that it breaks."""
+        request.first_token_ns = now_ns
+        self.metering.prefill_time.observe_ns(now_ns - request.first_start_ns)
+        if 0 < request.ttft_deadline_ns < now_ns:
+            self.metering.count_deadline_miss(request.tenant_index, request.traffic_class)
 
     def returned(self, request: Request, replica: int, quote: StartQuote, now_ns: int) -> None:
         """Count what a request that ran before has kept, and what it lost; before it starts."""
@@ -131,9 +142,23 @@ class Records:
             kind = _ENDS[request.status] if was_accepted else DecisionKind.REJECT
             self._refused(kind, request, rejection, now_ns)
         if request.first_start_ns:
-            metering.e2e_time.observe_ns(now_ns - request.arrival_ns)
+            self._served(request, now_ns)
+        if request.status is RequestStatus.FINISHED_EXPIRED and not request.first_token_ns:
+            metering.count_deadline_miss(request.tenant_index, request.traffic_class)
+
+    def _served(self, request: Request, now_ns: int) -> None:
+        """Count sizes and times of a request that has ended and had started."""
+        metering, num_outputs = self.metering, request.num_output_tokens
+        metering.e2e_time.observe_ns(now_ns - request.arrival_ns)
+        metering.inference_time.observe_ns(now_ns - request.first_start_ns)
+        metering.request_prompt_tokens.observe(request.prompt_len)
+        metering.request_generation_tokens.observe(num_outputs)
+        metering.request_max_tokens.observe(request.max_tokens)
         if request.first_token_ns:
-            metering.decode_time.observe_ns(now_ns - request.first_token_ns)
+            decode_ns = now_ns - request.first_token_ns
+            metering.decode_time.observe_ns(decode_ns)
+            if num_outputs > 1 and not request.was_started:
+                metering.time_per_token.observe_ns(decode_ns // (num_outputs - 1))
 
     def epoch(self, replica: int, what: str, epoch: int, num_blocks: int, now_ns: int) -> None:
         """Note that an executor came or went."""

@@ -83,7 +83,7 @@ class Scheduler:
         self._num_arrivals += 1
         request.order = self._num_arrivals
         request.tenant_index = self.metering.tenant_index(request.tenant)
-        self.metering.tenants.requests[request.tenant_index] += 1
+        self.metering.tenants.requests[request.tenant_index] += not request.was_queued
         self._classify(request, now_ns)
         rejection = refusal(request, self._limits, self._admission_state(request, now_ns))
         if rejection is None and request.num_output_tokens == 0:

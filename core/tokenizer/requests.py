@@ -168,7 +168,12 @@ class LiveRequests:
         self._spans.view(submit.span_start, end)[submit.prompt_len :] = np.frombuffer(
             choice.delivered, np.int32
         )
-        choice.submit = msgspec.structs.replace(submit, resume_from=num_delivered)
+        choice.submit = msgspec.structs.replace(
+            submit,
+            resume_from=num_delivered,
+            was_queued=submit.was_queued or choice.state is not ChoiceState.SUBMITTED,
+            was_started=submit.was_started or choice.state is ChoiceState.RUNNING,
+        )
         choice.move_to(ChoiceState.SUBMITTED)
         self.to_scheduler.append(choice.submit)
         self.num_resubmitted += 1

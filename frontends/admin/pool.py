@@ -39,7 +39,8 @@ from frontends.board_source import BoardSource
 from frontends.boards import Boards
 from frontends.health import assess
 from frontends.http.origin import HostList
-from frontends.metrics.render import facts_of, render
+from frontends.metrics.render import render
+from frontends.metrics.vllm import facts_of
 from ipc.async_port import AsyncPort
 from ipc.board import BoardWriter
 from ipc.child import Child

@@ -14,13 +14,9 @@ from core.supervision.states import ProcessState
 from core.tenancy import CLASS_NAMES
 from frontends.boards import Boards, kind_of, text_of
 from frontends.health import assess, last_step_age_s, oldest_wait_s
-from frontends.metrics.render import (
-    EngineFacts,
-    block_counts,
-    kv_usage,
-    leftovers_of,
-    replicas_of,
-)
+from frontends.metrics.engine import leftovers_of
+from frontends.metrics.replicas import block_counts, replicas_of
+from frontends.metrics.vllm import EngineFacts, kv_usage
 from ipc.pages import NO_BUDGET
 
 STALE_S = 1.0

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from core.errors import RejectionReason
 from core.tenancy import TrafficClass
+from core.tenant_rows import OTHER_NAME
 from frontends.http.auth import Tenant
 from frontends.http.errors import ApiError, Header
 from frontends.http.telemetry import Telemetry
@@ -142,7 +143,8 @@ class Exchange:
     def count_rejection(self, error: ApiError) -> None:
         """Count the engine's reason behind an error, if it has one."""
         if error.reason is not RejectionReason.NONE:
-            self.telemetry.count_rejection(error.reason)
+            tenant = OTHER_NAME if self.tenant is None else self.tenant.name
+            self.telemetry.count_rejection(error.reason, tenant)
 
     def cut_slow_reader(self) -> None:
         """Drop the connection of a client that takes its answer too slowly."""

@@ -13,7 +13,8 @@ from frontends.boards import Boards
 from frontends.health import Health, Verdict, assess
 from frontends.http.exchange import JSON, Exchange
 from frontends.http.lifecycle import Lifecycle
-from frontends.metrics.render import EngineFacts, render
+from frontends.metrics.render import render
+from frontends.metrics.vllm import EngineFacts
 
 PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 

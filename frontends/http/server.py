@@ -130,10 +130,17 @@ class HttpServer:
         working = HeartbeatState.BUSY if busy else HeartbeatState.IDLE
         self._stamp(HeartbeatState.DRAINING if self._lifecycle.is_draining else working, now_ns)
         self._client.tick()
-        self._telemetry.dropped_frames = self._client.statistics().dropped_frames
-        self._telemetry.fill(self._board.page, len(self._state.connections))
-        self._board.publish(now_ns)
+        self._publish(now_ns)
         self._set_date()
+
+    def _publish(self, now_ns: int) -> None:
+        page, statistics = self._board.page, self._client.statistics()
+        connections = self._state.connections
+        page["num_connections"] = len(connections)
+        page["backlog_events"] = statistics.num_unread_events
+        page["backlog_bytes"] = sum(c.transport.get_write_buffer_size() for c in connections)
+        self._telemetry.fill(page, statistics.dropped_frames)
+        self._board.publish(now_ns)
 
     def _set_date(self) -> None:
         """Renew the Date header of all answers, once a second."""

@@ -1,43 +1,56 @@
 """What one http process counts, and how it gets onto its board page.
 
-Owns: the counters and the three client-side histograms (TTFT, ITL, E2E: from accept to write).
-Never knows: who reads the page. Counting is plain integers, because it happens for every token;
-`publish` copies them.
+Owns: the counters and the three client-side times (TTFT, ITL, E2E: from accept to write), by class
+and by tenant; over all of either they are the same. Never knows: who reads the page. Counting is
+plain integers, because it happens for every token; `fill` copies them.
 """
-
-from bisect import bisect_left
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from core.clock import NS_PER_S
 from core.errors import RejectionReason
+from core.histogram import Histogram
 from core.messages.http import Chunk
-from ipc.pages import ITL_BUCKETS_S, LATENCY_BUCKETS_S, MAX_REJECTION_REASONS, TTFT_BUCKETS_S
+from core.tenancy import NUM_CLASSES, TrafficClass
+from core.tenant_rows import TenantRows
+from ipc.pages import (
+    CHOICE_BUCKETS,
+    ITL_BUCKETS_S,
+    LATENCY_BUCKETS_S,
+    MAX_PAGE_TENANTS,
+    MAX_REJECTION_REASONS,
+    TTFT_BUCKETS_S,
+)
 
 NUM_STATUS_CLASSES = 6
 COUNTERS = (
     "requests", "responses", "rejections", "disconnects", "slow_readers_cut", "streamed_tokens",
 )  # fmt: skip
-HISTOGRAMS = ("ttft", "itl", "e2e")
 
 
-class Histogram:
-    """Counts per bucket (the last is +Inf, not cumulative) and the sum in seconds."""
+class ClientTimes:
+    """The three times, in `num_rows` rows."""
 
-    __slots__ = ("_bounds", "counts", "sum_s")
+    def __init__(self, num_rows: int) -> None:
+        self.ttft = Histogram(TTFT_BUCKETS_S, num_rows)
+        self.itl = Histogram(ITL_BUCKETS_S, num_rows)
+        self.e2e = Histogram(LATENCY_BUCKETS_S, num_rows)
+        self._fields = (("ttft", self.ttft), ("itl", self.itl), ("e2e", self.e2e))
 
-    def __init__(self, bounds_s: Sequence[float]) -> None:
-        self._bounds = bounds_s
-        self.counts = [0] * (len(bounds_s) + 1)
-        self.sum_s = 0.0
+    def fill(self, rows: npt.NDArray[np.void]) -> None:
+        """Copy the first rows into `rows`, HTTP_CLASS[n] or HTTP_TENANT[n]."""
+        for name, histogram in self._fields:
+            histogram.fill(rows[name])
 
-    def observe(self, duration_ns: int) -> None:
-        """Count one duration."""
-        duration_s = duration_ns / NS_PER_S
-        self.counts[bisect_left(self._bounds, duration_s)] += 1
-        self.sum_s += duration_s
+    def fill_totals(self, page: npt.NDArray[np.void]) -> None:
+        """Copy the sums over all rows into `page`, an HTTP_PAGE of shape ()."""
+        for name, histogram in self._fields:
+            histogram.fill_total(page[name])
+
+    def resume(self, rows: npt.NDArray[np.void]) -> None:
+        """Go on from `rows`, which `fill` has written."""
+        for name, histogram in self._fields:
+            histogram.resume(rows[name])
 
 
 class Telemetry:
@@ -51,49 +64,66 @@ class Telemetry:
         self.disconnects = 0
         self.slow_readers_cut = 0
         self.streamed_tokens = 0
-        self.dropped_frames = 0
-        self.ttft = Histogram(TTFT_BUCKETS_S)
-        self.itl = Histogram(ITL_BUCKETS_S)
-        self.e2e = Histogram(LATENCY_BUCKETS_S)
+        self.choices = Histogram(CHOICE_BUCKETS)
+        self.by_class = ClientTimes(NUM_CLASSES)
+        self.by_tenant = ClientTimes(MAX_PAGE_TENANTS)
+        self.tenants = TenantRows(MAX_PAGE_TENANTS)
+        self._tenant_rejections = np.zeros((MAX_PAGE_TENANTS, MAX_REJECTION_REASONS), np.uint64)
+        self._dropped_before = 0
 
     def count_response(self, status: int) -> None:
         """Count one answer by the class of its status."""
         self.responses[status // 100] += 1
 
-    def count_rejection(self, reason: RejectionReason) -> None:
+    def count_rejection(self, reason: RejectionReason, tenant: str) -> None:
         """Count one refusal, whether it became a status or an event in a stream."""
         self.rejections[reason] += 1
+        self._tenant_rejections[self.tenants.row(tenant), reason] += np.uint64(1)
 
     def resume(self, page: npt.NDArray[np.void]) -> None:
-        """Go on from a predecessor's page, so that the sum over all http processes never falls."""
+        """Go on from a predecessor's page, so that no counter ever falls."""
         for name in COUNTERS:
             setattr(self, name, page[name].tolist())
-        for name in HISTOGRAMS:
-            histogram: Histogram = getattr(self, name)
-            histogram.counts = page[name]["counts"].tolist()
-            histogram.sum_s = float(page[name]["sum_s"])
+        self._dropped_before = int(page["dropped_frames"])
+        self.choices.resume(page["choices"])
+        self.by_class.resume(page["classes"])
+        rows = page["tenants"][: int(page["num_tenants"])]
+        self.tenants.know(name.decode() for name in rows["name"].tolist())
+        self.by_tenant.resume(rows)
+        self._tenant_rejections[: len(rows)] = rows["rejections"]
 
-    def fill(self, page: npt.NDArray[np.void], num_connections: int) -> None:
-        """Write everything into `page`, an HTTP_PAGE of shape ()."""
-        page["num_connections"] = num_connections
+    def fill(self, page: npt.NDArray[np.void], dropped_frames: int) -> None:
+        """Write all counters into `page`, an HTTP_PAGE of shape ()."""
         page["num_streams"] = self.num_streams
-        page["dropped_frames"] = self.dropped_frames
+        page["dropped_frames"] = self._dropped_before + dropped_frames
         for name in COUNTERS:
             page[name] = getattr(self, name)
-        for name in HISTOGRAMS:
-            histogram: Histogram = getattr(self, name)
-            page[name]["counts"] = histogram.counts
-            page[name]["sum_s"] = histogram.sum_s
+        self.choices.fill(page["choices"])
+        self.by_class.fill(page["classes"])
+        self.by_class.fill_totals(page)
+        names = self.tenants.names
+        rows = page["tenants"][: len(names)]
+        page["num_tenants"] = len(names)
+        rows["name"] = [name.encode() for name in names]
+        rows["rejections"] = self._tenant_rejections[: len(names)]
+        self.by_tenant.fill(rows)
 
 
 class StreamTimer:
-    """The times of one operation: first output, gaps between outputs of a choice, and the end."""
+    """The times of one operation: first output, gaps between outputs of a choice, and the end.
 
-    __slots__ = ("_accepted_ns", "_last_ns", "_telemetry")
+    `traffic_class` is the one that serves it, once that is known.
+    """
 
-    def __init__(self, telemetry: Telemetry, accepted_ns: int) -> None:
+    __slots__ = ("_accepted_ns", "_last_ns", "_telemetry", "_tenant_row", "traffic_class")
+
+    def __init__(
+        self, telemetry: Telemetry, accepted_ns: int, tenant: str, traffic_class: TrafficClass
+    ) -> None:
+        self.traffic_class = traffic_class
         self._telemetry = telemetry
         self._accepted_ns = accepted_ns
+        self._tenant_row = telemetry.tenants.row(tenant)
         self._last_ns: dict[int, int] = {}
 
     def output(self, chunk: Chunk, now_ns: int) -> None:
@@ -101,13 +131,18 @@ class StreamTimer:
         telemetry = self._telemetry
         last_ns = self._last_ns.get(chunk.choice)
         if last_ns is not None:
-            telemetry.itl.observe(now_ns - last_ns)
+            telemetry.by_class.itl.observe_ns(now_ns - last_ns, self.traffic_class)
+            telemetry.by_tenant.itl.observe_ns(now_ns - last_ns, self._tenant_row)
         elif not self._last_ns:
-            telemetry.ttft.observe(now_ns - self._accepted_ns)
+            ttft_ns = now_ns - self._accepted_ns
+            telemetry.by_class.ttft.observe_ns(ttft_ns, self.traffic_class)
+            telemetry.by_tenant.ttft.observe_ns(ttft_ns, self._tenant_row)
         self._last_ns[chunk.choice] = now_ns
         if chunk.finish_reason:
             telemetry.streamed_tokens += chunk.num_output_tokens
 
     def end(self, now_ns: int) -> None:
         """Note that the client has everything."""
-        self._telemetry.e2e.observe(now_ns - self._accepted_ns)
+        e2e_ns = now_ns - self._accepted_ns
+        self._telemetry.by_class.e2e.observe_ns(e2e_ns, self.traffic_class)
+        self._telemetry.by_tenant.e2e.observe_ns(e2e_ns, self._tenant_row)

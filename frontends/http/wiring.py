@@ -27,7 +27,7 @@ from frontends.http.origin import LOOPBACK_NAMES, HostList
 from frontends.http.routes import make_router
 from frontends.http.server import HttpServer, Stamp, Timing
 from frontends.http.telemetry import Telemetry
-from frontends.metrics.render import facts_of
+from frontends.metrics.vllm import facts_of
 from frontends.openai.chat import ChatCompletions
 from frontends.openai.completions import Completions
 from frontends.openai.decode import FieldWarner

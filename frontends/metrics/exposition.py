@@ -1,7 +1,7 @@
 """The Prometheus text format: families, series, escaping; nothing of the engine.
 
-A scrape writes thousands of lines, so the part of a line before its value is built once per
-(name, labels) and kept in a bounded cache.
+A scrape writes thousands of lines, so the parts of lines before their values are built once per
+(name, labels), for a histogram all of its buckets together, and kept in bounded caches.
 """
 
 import math
@@ -9,8 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from itertools import accumulate
 
 MAX_CACHED_SERIES = 32_768
+MAX_CACHED_HISTOGRAMS = 4_096
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -50,14 +52,17 @@ class Exposition:
     def add_histogram(
         self,
         family: Family,
-        bounds_s: Sequence[float],
+        bounds: tuple[float, ...],
         samples: Iterable[tuple[Labels, Sequence[int], float]],
     ) -> None:
         """Append a histogram; each sample has a count per bucket (not cumulative, +Inf last) and
         its sum."""
         self._head(family)
         for labels, counts, total in samples:
-            self._histogram_lines(family.name, bounds_s, labels, counts, total)
+            assert len(counts) == len(bounds) + 1, (family.name, len(counts))
+            before = histogram_prefixes(family.name, labels, bounds)
+            values = list(map(str, accumulate(counts)))
+            self._lines.extend(map(str.__add__, before, (*values, values[-1], number(total))))
 
     def text(self) -> bytes:
         """Return everything added so far, UTF-8."""
@@ -67,22 +72,6 @@ class Exposition:
         self._lines.append(f"# HELP {family.name} {escape_help(family.help)}")
         self._lines.append(f"# TYPE {family.name} {family.kind}")
 
-    def _histogram_lines(
-        self,
-        name: str,
-        bounds_s: Sequence[float],
-        labels: Labels,
-        counts: Sequence[int],
-        total: float,
-    ) -> None:
-        assert len(counts) == len(bounds_s) + 1, (name, len(counts))
-        cumulative = 0
-        for bound, count in zip((*bounds_s, math.inf), counts, strict=True):
-            cumulative += count
-            self._lines.append(f"{bucket_prefix(name, labels, bound)}{cumulative}")
-        self._lines.append(f"{prefix(name + '_count', labels)}{cumulative}")
-        self._lines.append(f"{prefix(name + '_sum', labels)}{number(total)}")
-
 
 @lru_cache(maxsize=MAX_CACHED_SERIES)
 def prefix(name: str, labels: Labels) -> str:
@@ -91,10 +80,14 @@ def prefix(name: str, labels: Labels) -> str:
     return f"{name}{{{inner}}} " if inner else f"{name} "
 
 
-@lru_cache(maxsize=MAX_CACHED_SERIES)
-def bucket_prefix(name: str, labels: Labels, bound_s: float) -> str:
-    """Return a bucket's line up to its value."""
-    return prefix(f"{name}_bucket", (*labels, ("le", number(float(bound_s)))))
+@lru_cache(maxsize=MAX_CACHED_HISTOGRAMS)
+def histogram_prefixes(name: str, labels: Labels, bounds: tuple[float, ...]) -> tuple[str, ...]:
+    """Return the lines of a histogram up to their values: its buckets, count and sum."""
+    buckets = [
+        prefix.__wrapped__(f"{name}_bucket", (*labels, ("le", number(float(bound)))))
+        for bound in (*bounds, math.inf)
+    ]
+    return (*buckets, prefix(f"{name}_count", labels), prefix(f"{name}_sum", labels))
 
 
 def number(value: float) -> str:

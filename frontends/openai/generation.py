@@ -76,7 +76,10 @@ class Generator:
         """Answer with the output of `message`; raises ApiError while a status can be sent."""
         exchange.tenant_headers = partial(self.doorstep.headers, message.tenant)
         self.doorstep.check(message)
-        timer = StreamTimer(exchange.telemetry, exchange.accepted_ns)
+        exchange.telemetry.choices.observe(message.n)
+        timer = StreamTimer(
+            exchange.telemetry, exchange.accepted_ns, message.tenant, message.traffic_class
+        )
         with self.client.generate(message) as operation:
             operation.on_overflow = exchange.cut_slow_reader
             exchange.connection.watch(operation.cancel)
@@ -84,7 +87,6 @@ class Generator:
                 await Stream(self, exchange, operation, renderer, message, timer).run()
             else:
                 await self._whole(exchange, operation, renderer, message, timer)
-        timer.end(self.clock.now_ns())
 
     async def _whole(
         self,
@@ -112,9 +114,10 @@ class Generator:
                 elif isinstance(got, Started):
                     headers = [queue_header(got)]
                 elif isinstance(got, Queued):
-                    exchange.traffic_class = got.traffic_class
+                    exchange.traffic_class = timer.traffic_class = got.traffic_class
                     renderer.queued(got)
         await exchange.respond_json(renderer.body(choices, usage), headers=headers)
+        timer.end(self.clock.now_ns())
 
     def error_of(self, got: Event) -> ApiError | None:
         """Return what to tell of an event that ends its request badly; None for others."""
@@ -179,7 +182,7 @@ class Stream:
         """Send the headers."""
         for got in events:
             if isinstance(got, Queued):
-                self._exchange.traffic_class = got.traffic_class
+                self._exchange.traffic_class = self._timer.traffic_class = got.traffic_class
         started = [queue_header(got) for got in events if isinstance(got, Started)]
         await self._exchange.start(200, EVENT_STREAM, [*STREAM_HEADERS, *started])
 
@@ -196,8 +199,10 @@ class Stream:
             await self._exchange.write(data, more=not is_last)
         now_ns = self._generator.clock.now_ns()
         for got in events:
-            if isinstance(got, Chunk):
+            if isinstance(got, Chunk) and self._generator.error_of(got) is None:
                 self._timer.output(got, now_ns)
+        if is_last and self._failure is None:
+            self._timer.end(now_ns)
         return not is_last
 
     def _bytes_of(self, got: Event) -> bytes:

@@ -142,7 +142,7 @@ class Pages:
             at_s=time.perf_counter(),
             computed_tokens=int(self._executor.read().page["tokens"]),
             steps=int(page["steps"]),
-            step_s=float(page["step_time"]["sum_s"]),
+            step_s=float(page["step_time"]["sum"]),
             service=dict(zip(names, rows["service"].tolist(), strict=True)),
             rejections=dict(zip(names, rows["rejections"].sum(axis=1).tolist(), strict=True)),
         )

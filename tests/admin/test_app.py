@@ -17,7 +17,8 @@ from frontends.admin.app import AdminApp
 from frontends.admin.listener import ADMIN_LIMITS, listen
 from frontends.health import assess
 from frontends.http.origin import HostList
-from frontends.metrics.render import EngineFacts, render
+from frontends.metrics.render import render
+from frontends.metrics.vllm import EngineFacts
 from ipc.control.registry import COMMANDS
 from ipc.directory import DirectorySnapshot, DirectoryTenant
 from ipc.messages import ControlCall, ControlReply

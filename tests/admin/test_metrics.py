@@ -13,13 +13,17 @@ from prometheus_client.parser import text_string_to_metric_families
 import ipc.pages
 from core.clock import NS_PER_S
 from core.errors import RejectionReason
+from core.messages.http import Chunk
 from core.metering import PreemptionCause, PreemptionKind
 from core.request import RequestStatus
-from frontends.boards import Boards
-from frontends.http.telemetry import Telemetry
+from core.tenancy import TrafficClass
+from frontends.boards import Boards, Page
+from frontends.http.telemetry import StreamTimer, Telemetry
 from frontends.metrics.exposition import Exposition, Family, Kind
-from frontends.metrics.families import FAMILIES, VLLM
-from frontends.metrics.render import EngineFacts, render
+from frontends.metrics.reference import FAMILIES
+from frontends.metrics.reference import page as reference_page
+from frontends.metrics.render import render
+from frontends.metrics.vllm import EngineFacts
 from ipc.pages import HTTP_PAGE, MAX_PAGE_TENANTS, TTFT_BUCKETS_S
 from tests.support.boards import (
     NOW_NS,
@@ -34,6 +38,8 @@ from tests.support.boards import (
 
 DOCS = (Path(ipc.pages.__file__).parents[1] / "docs" / "metrics.md").read_text(encoding="utf-8")
 FACTS = EngineFacts("smol", 32, "bfloat16", True, 0.35)
+NUM_REASONS = len(RejectionReason) - 1
+MAX_LINES = 50_000
 ENGINE = {"model_name": "smol", "engine": "0"}
 
 
@@ -68,13 +74,9 @@ def test_every_declared_family_is_scraped_and_no_other() -> None:
     assert found == {family.name for family in FAMILIES}
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_the_docs_have_every_family(family: Family) -> None:
-    """docs/metrics.md has a row for each metric with its type and own labels."""
-    rows = [line for line in DOCS.splitlines() if line.startswith(f"| `{family.name}` | ")]
-    assert len(rows) == 1
-    assert f"| {family.kind} |" in rows[0]
-    assert all(f"`{label}`" in rows[0] for label in family.labels if label not in VLLM)
+def test_the_reference_page_is_the_one_that_the_declarations_make() -> None:
+    """docs/metrics.md is generated, so it has every metric with its type, labels and meaning."""
+    assert reference_page() == DOCS
 
 
 def test_series_carry_exactly_the_declared_labels() -> None:
@@ -134,7 +136,7 @@ def http_fields(first: int) -> dict[str, Any]:
     """Return an http page with `first` in the first TTFT bucket and 5 beyond the last."""
     counts = np.zeros(len(TTFT_BUCKETS_S) + 1, np.uint64)
     counts[0], counts[-1] = first, 5
-    return {"requests": first, "ttft": {"counts": counts, "sum_s": 0.25 * first}}
+    return {"requests": first, "ttft": {"counts": counts, "sum": 0.25 * first}}
 
 
 def test_the_load_is_what_the_scheduler_shows() -> None:
@@ -188,18 +190,32 @@ def test_the_sum_over_tenants_is_the_total() -> None:
 
 
 def test_refusals_are_shown_by_reason_and_process_and_tenant() -> None:
-    """A reason is a label with the public code of the refusal."""
-    families = scrape(busy())
+    """A reason is a label with the public code of the refusal; a tenant's are what its clients were
+    told, by whichever http process.
+    """
+    counts = np.zeros(32, np.uint64)
+    counts[RejectionReason.QUEUE_FULL_TOKENS] = 4
+    told = {"num_tenants": 1, "tenants": [{"name": b"zeta", "rejections": counts}]}
+    families = scrape(
+        healthy(
+            {
+                "scheduler": page("scheduler", scheduler_fields(rejections=counts)),
+                "http.0": page("http.0", told),
+                "http.1": page("http.1", told | {"rejections": counts}),
+            }
+        )
+    )
     name = "headrace_rejections_total"
     assert value(families, name, process="scheduler", reason="queue_full_tokens") == 4
     assert value(families, name, process="http.0", reason="queue_full_tokens") == 0
-    per_tenant = families["headrace_tenant_rejections"].samples
-    assert [s.labels for s in per_tenant] == [{"tenant": "zeta", "reason": "queue_full_tokens"}]
+    name = "headrace_tenant_rejections_total"
+    assert value(families, name, tenant="zeta", reason="queue_full_tokens") == 8
+    assert len(families["headrace_tenant_rejections"].samples) == 1
 
 
 def test_preemptions_are_shown_by_kind_and_cause() -> None:
     """And what was swapped, in tokens and in blocks of host memory."""
-    by = np.zeros((3, 4), np.uint64)
+    by = np.zeros((len(PreemptionKind), len(PreemptionCause)), np.uint64)
     by[PreemptionKind.SWAP, PreemptionCause.GROWTH] = 5
     scheduler = scheduler_fields(
         replicas=[replica_fields(num_host_blocks=9, num_held_host_blocks=4)],
@@ -267,13 +283,40 @@ def test_hostile_names_stay_inside_their_label() -> None:
     assert "up" not in family
 
 
-def test_cardinality_is_bounded_by_the_page() -> None:
-    """A full page of tenants, all refused for all reasons, stays a scrape of bounded size."""
-    rows = [{"name": b"t%d" % i, "rejections": np.ones(32, np.uint64)} for i in range(256)]
-    fields = scheduler_fields(num_tenants=MAX_PAGE_TENANTS, tenants=rows)
-    text = render(healthy({"scheduler": page("scheduler", fields)}), FACTS)
-    assert text.count(b"\nheadrace_tenant_rejections_total{") == 256 * (len(RejectionReason) - 1)
-    assert text.count(b"\n") < 256 * 48
+def test_cardinality_is_bounded_by_the_pages() -> None:
+    """Full pages of tenants, other ones in each http process and refused for all reasons, make a
+    scrape of bounded size: 256 tenants for each family, the rest in `_other`.
+    """
+    rows = [{"name": b"t%d" % i} for i in range(MAX_PAGE_TENANTS)]
+    pages = {"scheduler": page("scheduler", scheduler_fields(num_tenants=256, tenants=rows))}
+    for process in range(3):
+        names = [b"_other", *(b"p%d-%d" % (process, i) for i in range(255))]
+        told = [{"name": name, "rejections": np.ones(32, np.uint64)} for name in names]
+        fields = {"num_tenants": 256, "tenants": told}
+        pages[f"http.{process}"] = page(f"http.{process}", fields)
+    text = render(healthy(pages), FACTS)
+    families = {f.name: f for f in text_string_to_metric_families(text.decode())}
+    refused = families["headrace_tenant_rejections"].samples
+    assert len({sample.labels["tenant"] for sample in refused}) == MAX_PAGE_TENANTS
+    assert total(refused, "headrace_tenant_rejections_total") == 3 * 256 * NUM_REASONS
+    assert text.count(b"\n") < MAX_LINES
+
+
+def test_random_names_do_not_grow_the_scrape() -> None:
+    """However many names are counted, one http process tells 255 of them apart."""
+    telemetry, fields = Telemetry(), np.zeros((), HTTP_PAGE)
+    for number in range(5_000):
+        StreamTimer(telemetry, 0, f"name-{number}", TrafficClass.STANDARD).end(NS_PER_S)
+        telemetry.count_rejection(RejectionReason.TENANT_RATE, f"name-{number}")
+    telemetry.fill(fields, dropped_frames=0)
+    record = fields.reshape(1)[0]
+    families = scrape(healthy({"http.0": Page(1, NOW_NS, record)}))
+    samples = families["headrace_tenant_rejections"].samples
+    assert len(samples) == MAX_PAGE_TENANTS
+    assert total(samples, "headrace_tenant_rejections_total") == 5_000
+    name = "headrace_tenant_e2e_request_latency_seconds"
+    assert total(families[name].samples, f"{name}_count") == 5_000
+    assert value(families, f"{name}_count", tenant="_other") == 5_000 - 255
 
 
 def test_the_text_is_the_one_that_prometheus_client_writes() -> None:
@@ -304,19 +347,27 @@ def canonical(line: str) -> str:
 
 
 def test_a_restarted_http_process_goes_on_counting() -> None:
-    """Latencies are summed over http processes, and that sum must not fall when one is replaced."""
+    """No counter falls when a process is replaced, in whatever order it meets tenants then."""
     first, last_page = Telemetry(), np.zeros((), HTTP_PAGE)
-    first.requests, first.rejections[RejectionReason.TENANT_RATE] = 5, 2
-    first.ttft.observe(NS_PER_S // 4)
-    first.num_streams = 3
-    first.fill(last_page, num_connections=9)
+    first.requests, first.num_streams = 5, 3
+    first.count_rejection(RejectionReason.TENANT_RATE, "acme")
+    StreamTimer(first, 0, "zeta", TrafficClass.BATCH).output(Chunk("op", 0, "x"), NS_PER_S // 4)
+    first.fill(last_page, dropped_frames=7)
     second, page_now = Telemetry(), np.zeros((), HTTP_PAGE)
     second.resume(last_page)
     second.requests += 1
-    second.ttft.observe(NS_PER_S // 4)
-    second.fill(page_now, num_connections=1)
+    for tenant in ("new", "zeta"):
+        timer = StreamTimer(second, 0, tenant, TrafficClass.STANDARD)
+        timer.output(Chunk("op", 0, "x"), NS_PER_S // 4)
+    second.fill(page_now, dropped_frames=1)
     assert page_now["requests"] == 6
-    assert page_now["rejections"][RejectionReason.TENANT_RATE] == 2
-    assert page_now["ttft"]["counts"].sum() == 2
-    assert page_now["ttft"]["sum_s"] == pytest.approx(0.5)
+    assert page_now["dropped_frames"] == 8
+    assert page_now["rejections"][RejectionReason.TENANT_RATE] == 1
     assert page_now["num_streams"] == 0
+    assert page_now["ttft"]["counts"].sum() == 3
+    assert page_now["ttft"]["sum"] == pytest.approx(0.75)
+    assert page_now["classes"]["ttft"]["counts"].sum(axis=1).tolist() == [0, 2, 1, 0]
+    rows = page_now["tenants"][: int(page_now["num_tenants"])]
+    counts = dict(zip(rows["name"].tolist(), rows["ttft"]["counts"].sum(axis=1), strict=True))
+    assert counts == {b"_other": 0, b"acme": 0, b"zeta": 2, b"new": 1}
+    assert rows["rejections"].sum(axis=1).tolist() == [0, 1, 0, 0]

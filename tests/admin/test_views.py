@@ -11,7 +11,7 @@ from core.errors import RejectionReason
 from core.tenancy import CLASS_NAMES
 from frontends.admin import views
 from frontends.boards import Boards
-from frontends.metrics.render import EngineFacts
+from frontends.metrics.vllm import EngineFacts
 from ipc.control.registry import COMMANDS
 from tests.support.boards import (
     CHILDREN,

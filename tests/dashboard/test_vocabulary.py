@@ -1,11 +1,12 @@
 """The dashboard's words are the engine's: it may not import them, so they are compared here."""
 
 from core.errors import RejectionReason
-from core.metering import OTHER_NAME, PreemptionCause, PreemptionKind
+from core.metering import PreemptionCause, PreemptionKind
 from core.request import RequestStatus
 from core.scheduler.decisions import DecisionKind
 from core.supervision.states import ProcessState
 from core.tenancy import CLASS_NAMES
+from core.tenant_rows import OTHER_NAME
 from dashboard import vocabulary
 from dashboard.tables.events import KIND_TONES
 from dashboard.tables.tenants import OTHER

@@ -33,7 +33,7 @@ def test_a_waiting_request_is_freed_at_once() -> None:
     engine.tell(ev.Abort(2, closed_ns=engine.clock.now_ns() - 1_000_000))
     assert engine.transcript(waiting).kinds[-2:] == [OutputKind.FINISHED, OutputKind.RELEASED]
     assert engine.transcript(waiting).status is RequestStatus.FINISHED_ABORTED
-    assert engine.metering.cancel_reclaim.sum_s == pytest.approx(0.001)
+    assert engine.metering.cancel_reclaim.sum == pytest.approx(0.001)
     assert engine.metering.cancel_reclaim_steps_max == 0
 
 
@@ -57,7 +57,7 @@ def test_a_running_request_is_fenced_while_plans_name_it(depth: int) -> None:
     assert engine.transcript(request).kinds[-1] is OutputKind.RELEASED
     assert engine.metering.cancel_reclaim_steps_max == depth
     delay_s = (engine.clock.now_ns() - closed_ns) / 1e9
-    assert engine.metering.cancel_reclaim.sum_s == pytest.approx(delay_s)
+    assert engine.metering.cancel_reclaim.sum == pytest.approx(delay_s)
 
 
 def test_the_token_in_flight_of_a_cancelled_request_is_dropped() -> None:

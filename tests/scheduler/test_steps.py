@@ -225,10 +225,7 @@ def test_times_and_steps_are_metered() -> None:
     num_steps = engine.run()
     metering = engine.metering
     assert metering.steps == num_steps == int(metering.step_time.counts.sum())
-    for histogram in (
-        metering.queue_time, metering.prefill_time, metering.decode_time, metering.e2e_time,
-    ):  # fmt: skip
-        assert int(histogram.counts.sum()) == 1
-    parts_s = metering.queue_time.sum_s + metering.prefill_time.sum_s + metering.decode_time.sum_s
-    assert parts_s == pytest.approx(metering.e2e_time.sum_s)
+    parts = (metering.queue_time_by_class, metering.prefill_time, metering.decode_time)
+    assert [histogram.count for histogram in (*parts, metering.e2e_time)] == [1, 1, 1, 1]
+    assert sum(histogram.sum for histogram in parts) == pytest.approx(metering.e2e_time.sum)
     assert int(metering.tenants.generated_tokens.sum()) == metering.generated_tokens == 3

@@ -26,7 +26,7 @@ from core.runtime.executor.loop import ExecutorLoop, show_info
 from core.runtime.scheduler.channels import SchedulerChannels
 from core.runtime.scheduler.loop import SchedulerLoop
 from core.runtime.scheduler.outbox import Outbox
-from core.runtime.scheduler.page import new_metering
+from core.runtime.scheduler.page import resumed_metering
 from core.runtime.tokenizer.channels import TokenizerChannels
 from core.runtime.tokenizer.loop import TokenizerLoop
 from core.scheduler.plan import row_dtype
@@ -215,7 +215,8 @@ class LoopRig:
             ],
         )  # fmt: skip
         policy = None if self.whims is None else WhimsicalPolicy(self.settings, self.whims)
-        core = EngineCore(self.settings, self.rows, new_metering(), policy)
+        metering = resumed_metering(channels.page.predecessor)
+        core = EngineCore(self.settings, self.rows, metering, policy)
         loop = SchedulerLoop(core, [self.ids], epoch, len(self.rows), Outbox(1, 1024, 1 << 16))
         self.scheduler = SchedulerSide(loop, channels)
 

@@ -9,12 +9,12 @@ than the plans that the scheduler allows to be in flight.
     frames lost, or a plan unreadable   the process ends: a restart is the resynchronization
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
-from core.clock import NS_PER_MS, NS_PER_S, Clock
+from core.clock import NS_PER_MS, Clock
 from core.executor.protocol import Executor, ExecutorInfo
+from core.histogram import Histogram
 from core.runtime.executor.channels import ExecutorChannels
 from core.scheduler.frames import read_plan, result_parts
 from core.scheduler.plan import StepPlan, StepResult
@@ -36,6 +36,9 @@ class ExecutorLoop:
         self._scheduler_epoch = 0
         self._unsent: Sequence[Buffer] | None = None
         self._published_ns = 0
+        self._is_page_old = False
+        self._last_step_ns = 0
+        self._step_time = Histogram(STEP_BUCKETS_S)
         self.dropped_plans = 0
 
     def step(self, channels: ExecutorChannels, clock: Clock) -> bool:
@@ -44,6 +47,7 @@ class ExecutorLoop:
             return False
         frame = channels.plans.receive()
         if frame is None:
+            self._publish(channels.page, clock.now_ns())
             return False
         plan = read_plan(frame)
         if plan.epoch == self._epoch:
@@ -54,8 +58,8 @@ class ExecutorLoop:
         return True
 
     def next_timer_ns(self) -> int | None:
-        """Nothing is due without a plan."""
-        return None
+        """Without a plan nothing is due but the page."""
+        return self._published_ns + PUBLISH_NS if self._is_page_old else None
 
     def state(self) -> HeartbeatState:
         """Idle between two steps."""
@@ -70,30 +74,40 @@ class ExecutorLoop:
         result = self._executor.execute(plan)
         channels.stamp(HeartbeatState.IDLE, clock.now_ns())
         self._send(channels, result_parts(replace(result, scheduler_epoch=plan.scheduler_epoch)))
-        self._show(result, channels.page, clock.now_ns())
+        self._count(result)
+        self._publish(channels.page, clock.now_ns())
 
     def _send(self, channels: ExecutorChannels, parts: Sequence[Buffer]) -> bool:
         is_sent = channels.results.send(parts)
         self._unsent = None if is_sent else parts
         return is_sent
 
-    def _show(self, result: StepResult, writer: BoardWriter, now_ns: int) -> None:
-        """Count the step on the board page."""
-        page = writer.page
-        duration_s = (result.finished_ns - result.started_ns) / NS_PER_S
-        page["steps"] += 1
-        page["last_step_ns"] = result.finished_ns
-        page["tokens"] = self._executor.statistics().tokens
-        page["step_time"]["counts"][bisect_left(STEP_BUCKETS_S, duration_s)] += 1
-        page["step_time"]["sum_s"] += duration_s
-        if now_ns - self._published_ns >= PUBLISH_NS:
-            self._published_ns = now_ns
-            writer.publish(now_ns)
+    def _count(self, result: StepResult) -> None:
+        self._last_step_ns = result.finished_ns
+        self._step_time.observe_ns(result.finished_ns - result.started_ns)
+        self._is_page_old = True
+
+    def _publish(self, writer: BoardWriter, now_ns: int) -> None:
+        """Show what was counted, unless that was done just now."""
+        if not self._is_page_old or now_ns - self._published_ns < PUBLISH_NS:
+            return
+        self._published_ns, self._is_page_old = now_ns, False
+        page, before = writer.page, writer.predecessor
+        statistics = self._executor.statistics()
+        page["steps"] = before["steps"] + self._step_time.count
+        page["tokens"] = before["tokens"] + statistics.tokens
+        page["last_step_ns"] = self._last_step_ns
+        self._step_time.fill(page["step_time"])
+        page["step_time"]["counts"] += before["step_time"]["counts"]
+        page["step_time"]["sum"] += before["step_time"]["sum"]
+        writer.publish(now_ns)
 
 
 def show_info(info: ExecutorInfo, model: str, writer: BoardWriter, now_ns: int) -> None:
     """Publish what the executor has loaded; the scheduler sizes its pool by it."""
     page = writer.page
+    for name in ("steps", "tokens", "step_time"):
+        page[name] = writer.predecessor[name]
     for name in (
         "weights_bytes", "kv_bytes", "num_kv_blocks", "num_host_blocks", "block_bytes",
         "swap_gb_per_s", "threads",

@@ -17,7 +17,7 @@ from core.runtime.loop import Wakeups, run_loop
 from core.runtime.scheduler.channels import attach_scheduler
 from core.runtime.scheduler.loop import SchedulerLoop
 from core.runtime.scheduler.outbox import Outbox
-from core.runtime.scheduler.page import new_metering
+from core.runtime.scheduler.page import resumed_metering
 from core.runtime.wiring import MAX_RECORDS_PER_OUTPUT_FRAME, max_logprobs
 from core.scheduler.settings import EngineSettings
 from core.supervision.tree import EXIT_OK
@@ -42,8 +42,9 @@ def main(argv: Sequence[str]) -> int:
         eos_token_ids=card.eos_token_ids,
         digest_secret=card.digest_secret,
     )
+    metering = resumed_metering(channels.page.predecessor)
     loop = SchedulerLoop(
-        EngineCore(settings, attach_rows(child, config), new_metering()),
+        EngineCore(settings, attach_rows(child, config), metering),
         attach_arenas(child, config),
         child.epoch,
         config.engine.replicas,

@@ -4,7 +4,7 @@ Owns: who holds which end of what. Never knows: what is sent. The loop sees only
 test gives it loopback ends of the same kinds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import zmq
@@ -14,7 +14,7 @@ from core.messages.scheduler import ToScheduler
 from core.peers import BoardPeers, PeerTable
 from core.runtime.wiring import SUPERVISOR
 from ipc.board import BoardReader, BoardWriter
-from ipc.channel import FrameReceiver, FrameSender, MessagePort
+from ipc.channel import FrameReceiver, FrameSender, FrameStatistics, MessagePort
 from ipc.child import Child
 from ipc.codec import Codec
 from ipc.directory import DirectoryWatch
@@ -37,6 +37,14 @@ class SchedulerChannels:
     peers: PeerTable
     executor_pages: Sequence[BoardReader]
     directory: DirectoryWatch = field(default_factory=DirectoryWatch)
+
+    def rings(self) -> Iterator[tuple[str, FrameStatistics]]:
+        """Yield the statistics of every ring, by the name of its segment."""
+        for kind, ends in (
+            ("plans", self.plans), ("results", self.results), ("outputs", self.outputs),
+        ):  # fmt: skip
+            for index, end in enumerate(ends):
+                yield f"{kind}.{index}", end.statistics()
 
 
 def attach_scheduler(

@@ -28,7 +28,7 @@ from core.runtime.scheduler.channels import (
 )
 from core.runtime.scheduler.lifelines import Lifelines, arrivals
 from core.runtime.scheduler.outbox import Outbox, refusal
-from core.runtime.scheduler.page import fill_page
+from core.runtime.scheduler.page import fill_page, fill_rings
 from core.runtime.scheduler.submissions import SubmitError, request_of
 from core.scheduler import events as ev
 from core.scheduler.decisions import MAX_DECISIONS
@@ -219,6 +219,7 @@ class SchedulerLoop:
                 planned = True
                 spent_ns = clock.now_ns() - began_ns + self._result_ns
                 self.core.metering.schedule_time.observe_ns(spent_ns)
+                self.core.metering.step_tokens.observe(int(plan.rows["num_new_tokens"].sum()))
                 self._result_ns = 0
                 sent = sender.send(plan_parts(replace(plan, scheduler_epoch=self._epoch)))
                 assert sent, f"plan ring {replica} is full"
@@ -250,10 +251,13 @@ class SchedulerLoop:
         if age_ns < PUBLISH_NS or (age_ns < PUBLISH_IDLE_NS and not self._is_page_old):
             return
         self._published_ns, self._is_page_old = now_ns, False
-        page = channels.page.page
-        fill_page(page, self.core, now_ns)
+        page, before = channels.page.page, channels.page.predecessor
+        fill_page(page, self.core, now_ns, before)
+        fill_rings(page, channels.rings())
+        page["held_output_bytes"] = self._outbox.num_bytes
         epochs = self.lifelines.tokenizer_epochs
         page["tokenizer_epochs"][: len(epochs)] = epochs
-        page["ring_errors"] = self.ring_errors
-        page["dropped_frames"] = self.refused_submits + channels.inbox.dropped_frames
+        page["ring_errors"] = before["ring_errors"] + self.ring_errors
+        num_dropped = self.refused_submits + channels.inbox.dropped_frames
+        page["dropped_frames"] = before["dropped_frames"] + num_dropped
         channels.page.publish(now_ns)

@@ -66,6 +66,11 @@ class Outbox:
         """Whether everything is sent."""
         return not any(line.frames for line in self._lines)
 
+    @property
+    def num_bytes(self) -> int:
+        """What waits for room, bytes."""
+        return sum(line.num_bytes for line in self._lines)
+
     def is_blocked(self, now_ns: int) -> bool:
         """Return whether planning should wait until more is read."""
         held = [line for line in self._lines if line.frames]

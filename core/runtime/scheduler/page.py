@@ -1,29 +1,48 @@
 """The scheduler's page of the board: the engine core's numbers under the names that readers know.
 
-Owns: the copy from statistics and counters into the page. Never knows: when it is published, or who
-reads it.
+Owns: the copy from statistics and counters into the page, and from a predecessor's page back into
+counters, so that none ever falls: what it counted after it had published last is lost, up to 50 ms.
+Never knows: when the page is published, or who reads it.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from core.engine_core import EngineCore
-from core.metering import Buckets, Histogram, Metering
+from core.histogram import Histogram
+from core.metering import Buckets, Metering
 from core.policy.base import Prediction
 from core.scheduler.replica import ReplicaState
 from core.scheduler.statistics import EngineStatistics
+from ipc.channel import FrameStatistics
 from ipc.pages import (
+    ITL_BUCKETS_S,
     LATENCY_BUCKETS_S,
+    MAX_PAGE_RINGS,
     MAX_PAGE_TENANTS,
     RECLAIM_BUCKETS_S,
+    RECLAIM_BUCKETS_STEPS,
+    SCHEDULER_PAGE,
     STEP_BUCKETS_S,
+    STEP_TOKEN_BUCKETS,
+    TOKEN_BUCKETS,
 )
 
 Page = npt.NDArray[np.void]
 
-BUCKETS = Buckets(LATENCY_BUCKETS_S, STEP_BUCKETS_S, RECLAIM_BUCKETS_S)
+NO_PREDECESSOR: Page = np.zeros((), SCHEDULER_PAGE)
+BUCKETS = Buckets(
+    LATENCY_BUCKETS_S,
+    STEP_BUCKETS_S,
+    RECLAIM_BUCKETS_S,
+    gap_s=ITL_BUCKETS_S,
+    tokens=TOKEN_BUCKETS,
+    step_tokens=STEP_TOKEN_BUCKETS,
+    reclaim_steps=RECLAIM_BUCKETS_STEPS,
+)
 COUNTERS = (
     "steps", "prompt_tokens", "cached_tokens", "generated_tokens", "prefix_queries_tokens",
     "prefix_hits_tokens", "preemptions", "preemptions_by", "swapped_out_tokens",
@@ -34,18 +53,24 @@ GAUGES = (
     "num_waiting", "waiting_tokens", "num_preempted", "num_swapped", "num_running", "draining",
     "price_epoch", "system_service",
 )  # fmt: skip
+ARRAYS = ("finished", "rejections")
 HISTOGRAMS = (
-    "queue_time", "prefill_time", "decode_time", "e2e_time", "step_time", "schedule_time",
-    "cancel_reclaim",
+    "prefill_time", "decode_time", "inference_time", "e2e_time", "time_per_token",
+    "request_prompt_tokens", "request_generation_tokens", "request_max_tokens", "step_tokens",
+    "step_time", "schedule_time", "cancel_reclaim", "cancel_reclaim_steps",
 )  # fmt: skip
-TENANT_FIELDS = (
-    "num_waiting", "waiting_tokens", "num_running", "num_preempted", "num_swapped", "requests",
-    "prompt_tokens", "cached_tokens", "generated_tokens", "preemptions", "recomputed_tokens",
+TENANT_GAUGES = (
+    "num_waiting", "waiting_tokens", "num_running", "num_preempted", "num_swapped",
+)  # fmt: skip
+TENANT_COUNTERS = (
+    "requests", "prompt_tokens", "cached_tokens", "generated_tokens", "preemptions",
+    "recomputed_tokens", "deadline_misses",
 )  # fmt: skip
 CLASS_FIELDS = (
     "num_waiting", "num_running", "held_blocks", "paused", "weight", "reserved_blocks",
     "reserved_seqs", "reserved_step_tokens", "service", "virtual_lead",
 )  # fmt: skip
+PREDICTION_COUNTERS = ("infeasible_steps", "predicted_ns", "measured_ns")
 STANDING_FIELDS = (
     "paused", "weight", "share_due", "share_used", "service", "virtual_lead", "budget_tokens",
     "budget_tat_ns", "kv_quota_blocks", "held_blocks",
@@ -57,8 +82,43 @@ def new_metering() -> Metering:
     return Metering(BUCKETS, MAX_PAGE_TENANTS)
 
 
-def fill_page(page: Page, core: EngineCore, now_ns: int) -> None:
-    """Copy everything but the channels' own counters."""
+def resumed_metering(page: Page) -> Metering:
+    """Return counters that go on from a predecessor's page; one that is all zeros has none."""
+    metering = new_metering()
+    for name in COUNTERS:
+        value = page[name]
+        setattr(metering, name, value.copy() if value.ndim else int(value))
+    for name in ARRAYS:
+        counts = getattr(metering, name)
+        counts[:] = page[name][: len(counts)]
+    for name in HISTOGRAMS:
+        _histogram(metering, name).resume(page[name])
+    _resume_classes(page["classes"], metering)
+    _resume_tenants(page["tenants"][: int(page["num_tenants"])], metering)
+    return metering
+
+
+def _resume_classes(rows: Page, metering: Metering) -> None:
+    metering.deadline_misses_by_class[:] = rows["deadline_misses"]
+    metering.queue_time_by_class.resume(rows["queue_time"])
+
+
+def _resume_tenants(rows: Page, metering: Metering) -> None:
+    """Give the tenants the places they had; the first row is OTHER, which has its place."""
+    metering.know_tenants(name.decode() for name in rows["name"][1:].tolist())
+    tenants = metering.tenants
+    for name in TENANT_COUNTERS:
+        getattr(tenants, name)[: len(rows)] = rows[name]
+    tenants.rejections[: len(rows)] = rows["rejections"][:, : tenants.rejections.shape[1]]
+    metering.queue_time_by_tenant.resume(rows["queue_time"])
+
+
+def fill_page(page: Page, core: EngineCore, now_ns: int, before: Page = NO_PREDECESSOR) -> None:
+    """Copy everything but the channels' own counters.
+
+    What the policy counts begins at 0 with it, so that is added to what it was on the page of the
+    predecessor, `before`.
+    """
     statistics, metering = core.statistics(), core.metering
     for name in COUNTERS:
         page[name] = getattr(metering, name)
@@ -67,29 +127,42 @@ def fill_page(page: Page, core: EngineCore, now_ns: int) -> None:
     oldest_ns = statistics.oldest_arrival_ns
     page["oldest_wait_ns"] = now_ns - oldest_ns if oldest_ns else 0
     page["ready"] = any(replica.state is ReplicaState.UP for replica in statistics.replicas)
-    page["finished"][: len(metering.finished)] = metering.finished
-    page["rejections"][: len(metering.rejections)] = metering.rejections
+    for name in ARRAYS:
+        counts = getattr(metering, name)
+        page[name][: len(counts)] = counts
     for name in HISTOGRAMS:
-        _fill_histogram(page[name], getattr(metering, name))
-    _fill_replicas(page, statistics)
+        _histogram(metering, name).fill(page[name])
+    metering.queue_time_by_class.fill_total(page["queue_time"])
+    page["system_service"] += before["system_service"]
+    _fill_replicas(page, statistics, before)
     _fill_tenants(page, metering)
-    _fill_standings(page, core, now_ns)
-    _fill_leftovers(page, core.leftovers())
+    _fill_standings(page, core, now_ns, before)
+    _fill_leftovers(page, core.leftovers(), before)
 
 
-def _fill_leftovers(page: Page, leftovers: Mapping[str, int]) -> None:
-    page["num_leftovers"] = len(leftovers)
-    rows = page["leftovers"][: len(leftovers)]
-    rows["reason"] = [reason.encode() for reason in leftovers]
-    rows["tokens"] = list(leftovers.values())
+def fill_rings(page: Page, rings: Iterable[tuple[str, FrameStatistics]]) -> None:
+    """Show how full the rings are, by name; there is room for MAX_PAGE_RINGS."""
+    rows = [(name.encode(), ring.num_used, ring.num_slots) for name, ring in rings]
+    rows = rows[:MAX_PAGE_RINGS]
+    page["num_rings"] = len(rows)
+    page["rings"][: len(rows)] = np.array(rows, page["rings"].dtype)
 
 
-def _fill_histogram(target: Page, histogram: Histogram) -> None:
-    target["counts"] = histogram.counts
-    target["sum_s"] = histogram.sum_s
+def _histogram(metering: Metering, name: str) -> Histogram:
+    found: Histogram = getattr(metering, name)
+    return found
 
 
-def _fill_replicas(page: Page, statistics: EngineStatistics) -> None:
+def _fill_leftovers(page: Page, leftovers: Mapping[str, int], before: Page) -> None:
+    tokens = Counter({reason.encode(): count for reason, count in leftovers.items()})
+    tokens.update(dict(before["leftovers"][: int(before["num_leftovers"])].tolist()))
+    page["num_leftovers"] = len(tokens)
+    rows = page["leftovers"][: len(tokens)]
+    rows["reason"] = list(tokens)
+    rows["tokens"] = list(tokens.values())
+
+
+def _fill_replicas(page: Page, statistics: EngineStatistics, before: Page) -> None:
     page["num_replicas"] = len(statistics.replicas)
     for index, replica in enumerate(statistics.replicas):
         row, pool = page["replicas"][index], replica.pool
@@ -105,16 +178,21 @@ def _fill_replicas(page: Page, statistics: EngineStatistics) -> None:
         row["num_fenced_blocks"] = pool.num_fenced
         row["num_host_blocks"] = replica.host.num_blocks
         row["num_held_host_blocks"] = replica.host.num_held
-        _fill_prediction(row, replica.prediction)
+        _fill_prediction(row, replica.prediction, before["replicas"][index])
 
 
-def _fill_prediction(row: np.void, prediction: Prediction | None) -> None:
+def _fill_prediction(row: np.void, prediction: Prediction | None, before: np.void) -> None:
+    """Show how well steps are predicted; the counters of a replica that is away stay."""
     if prediction is None:
         row["cost_factors"] = row["cost_sigmas"] = 0.0
-        return
-    row["cost_factors"] = prediction.factors
-    row["cost_sigmas"] = prediction.sigmas
-    row["infeasible_steps"] = prediction.infeasible_steps
+    else:
+        row["cost_factors"] = prediction.factors
+        row["cost_sigmas"] = prediction.sigmas
+    for name in PREDICTION_COUNTERS:
+        if prediction is not None:
+            row[name] = before[name] + getattr(prediction, name)
+        elif not row[name]:
+            row[name] = before[name]
 
 
 def _fill_tenants(page: Page, metering: Metering) -> None:
@@ -123,20 +201,23 @@ def _fill_tenants(page: Page, metering: Metering) -> None:
     rows = page["tenants"][:count]
     page["num_tenants"] = count
     rows["name"] = [name.encode() for name in names]
-    for name in TENANT_FIELDS:
+    for name in TENANT_GAUGES + TENANT_COUNTERS:
         rows[name] = getattr(tenants, name)[:count]
     rows["rejections"][:, : tenants.rejections.shape[1]] = tenants.rejections[:count]
+    metering.queue_time_by_tenant.fill(rows["queue_time"])
 
 
-def _fill_standings(page: Page, core: EngineCore, now_ns: int) -> None:
+def _fill_standings(page: Page, core: EngineCore, now_ns: int, before: Page) -> None:
     classes, tenants = core.standings(now_ns)
     for row, standing in zip(page["classes"], classes, strict=True):
         for name in CLASS_FIELDS:
             row[name] = getattr(standing, name)
-    for row, histogram in zip(page["classes"], core.metering.queue_time_by_class, strict=True):
-        _fill_histogram(row["queue_time"], histogram)
+    page["classes"]["service"] += before["classes"]["service"]
+    page["classes"]["deadline_misses"] = core.metering.deadline_misses_by_class
+    core.metering.queue_time_by_class.fill(page["classes"]["queue_time"])
     rows = page["tenants"][: len(tenants.weight)]
     for name in STANDING_FIELDS:
         rows[name] = getattr(tenants, name)
+    rows["service"] += before["tenants"]["service"][: len(rows)]
     oldest_ns = tenants.oldest_arrival_ns
     rows["oldest_wait_ns"] = np.where(oldest_ns, now_ns - oldest_ns, 0)

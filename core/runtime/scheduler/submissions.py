@@ -49,6 +49,8 @@ def request_of(submit: Submit, arenas: Sequence[Ids], block_size: int) -> Reques
         client_deadline=submit.client_deadline,
         prompt_digests=split_digests(submit.digests),
         num_output_tokens=submit.resume_from,
+        was_queued=submit.was_queued,
+        was_started=submit.was_started,
     )
 
 

@@ -183,18 +183,23 @@ class TokenizerLoop:
         return num_after < num_before
 
     def _publish(self, channels: TokenizerChannels) -> None:
-        page, operations, arena = channels.page.page, self._operations, self._arena.statistics()
+        page, before = channels.page.page, channels.page.predecessor
+        operations, arena = self._operations, self._arena.statistics()
         page["num_operations"] = len(operations)
         page["longest_token_bytes"] = operations.encoder.vocabulary.longest_token_bytes
         page["arena_used_chunks"] = arena.num_used_chunks
         page["arena_chunks"] = arena.num_chunks
-        page["encoded_tokens"] = operations.num_encoded_tokens
-        page["decoded_tokens"] = self._reader.num_decoded_tokens
-        page["resubmitted_requests"] = operations.requests.num_resubmitted
+        for name, count in (
+            ("encoded_tokens", operations.num_encoded_tokens),
+            ("decoded_tokens", self._reader.num_decoded_tokens),
+            ("resubmitted_requests", operations.requests.num_resubmitted),
+            ("ring_errors", self._ring_errors),
+            ("dropped_frames", channels.front.dropped_frames),
+        ):
+            page[name] = before[name] + count
+        page["rejections"] = before["rejections"]
         for reason, count in operations.rejections.items():
-            page["rejections"][reason] = count
-        page["ring_errors"] = self._ring_errors
-        page["dropped_frames"] = channels.front.dropped_frames
+            page["rejections"][reason] += count
         channels.page.publish(self._now_ns)
         self._published_ns = self._now_ns
 

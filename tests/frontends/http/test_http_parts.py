@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from core.clock import NS_PER_MS
 from core.config import HttpConfig
 from core.messages.http import Chunk
+from core.tenancy import TrafficClass
 from frontends.http.exchange import Exchange
 from frontends.http.limits import ByteBudget, ConnectionLimits
 from frontends.http.sse import EventTemplate
-from frontends.http.telemetry import Histogram, StreamTimer, Telemetry
+from frontends.http.telemetry import StreamTimer, Telemetry
 
 SLICE_BYTES = 16
 
@@ -68,27 +69,23 @@ def test_a_budget_gives_no_more_than_it_has() -> None:
     assert budget.used_bytes == 4
 
 
-@pytest.mark.parametrize(
-    ("duration_ms", "bucket"), [(0, 0), (10, 0), (10.001, 1), (25, 1), (26, 2), (80_000, 2)]
-)
-def test_a_bucket_holds_up_to_its_bound(duration_ms: float, bucket: int) -> None:
-    """Bounds are inclusive, as Prometheus has them; the last bucket takes the rest."""
-    histogram = Histogram((0.01, 0.025))
-    histogram.observe(round(duration_ms * NS_PER_MS))
-    assert histogram.counts[bucket] == 1
-    assert histogram.sum_s == pytest.approx(duration_ms / 1000)
-
-
 def test_times_of_a_stream_are_first_gaps_and_end() -> None:
-    """One TTFT for an operation, a gap for each further output of a choice, one E2E."""
+    """One TTFT for an operation, a gap for each further output of a choice, one E2E; all of them
+    counted for its tenant and in its class.
+    """
     telemetry = Telemetry()
-    timer = StreamTimer(telemetry, accepted_ns=0)
+    timer = StreamTimer(telemetry, 0, "acme", TrafficClass.STANDARD)
+    timer.traffic_class = TrafficClass.BATCH
     for choice, at_ms in ((0, 100), (1, 110), (0, 150), (1, 170)):
         timer.output(Chunk("op", choice, "x"), at_ms * NS_PER_MS)
     timer.end(200 * NS_PER_MS)
-    histograms = (telemetry.ttft, telemetry.itl, telemetry.e2e)
-    assert [sum(histogram.counts) for histogram in histograms] == [1, 2, 1]
-    assert [histogram.sum_s for histogram in histograms] == pytest.approx([0.1, 0.11, 0.2])
+    for times, row in (
+        (telemetry.by_class, TrafficClass.BATCH),
+        (telemetry.by_tenant, telemetry.tenants.row("acme")),
+    ):
+        histograms = (times.ttft, times.itl, times.e2e)
+        assert [histogram.counts[row].sum() for histogram in histograms] == [1, 2, 1]
+        assert [histogram.sum for histogram in histograms] == pytest.approx([0.1, 0.11, 0.2])
 
 
 @pytest.mark.parametrize("text", ["", "plain", 'quo"te', "line\nbreak", "\u2028 é 🌊", "\x00"])
