@@ -137,32 +137,31 @@ class BlockPool:
         `after` is the block they continue; behind a new run `room` blocks are left free if there
         is a place for that.
         """
-        assert 0 <= count <= self.num_available, (count, self.num_available)
-        evicted: list[int] = []
-        if count > self.num_free:
-            wanted = max(count - self.num_free, min(self._eviction_batch, self.num_evictable))
-            evicted = self._evict_oldest(wanted)
+        evicted = self._make_free(count)
         block_ids = self._continue_run(after, count, holder)
         if len(block_ids) < count:
             self._take_runs(block_ids, count, holder, room)
         self.held_by[holder] += count
         return Allocation(block_ids, evicted)
 
-    def extend(self, after: Sequence[int], holders: Sequence[int]) -> list[int]:
-        """Hold the block behind each of `after` for its holder if it is free; return these blocks,
-        NO_BLOCK where it is not.
+    def grow(self, after: Sequence[int], holders: Sequence[int], room: int) -> Allocation:
+        """Hold a block more for each of `holders`, together ≤ num_available: the one behind the
+        last it has, `after`, if that is free, else the first of a new run.
         """
-        block_ids = []
+        evicted = self._make_free(len(after))
+        block_ids, kinds = [], self._kinds
         for last, holder in zip(after, holders, strict=True):
-            block_id = last + 1 if self._kinds[last + 1] == FREE else NO_BLOCK
-            if block_id != NO_BLOCK:
-                self._kinds[block_id] = HELD
-                self._references[block_id] = 1
-                self._holders[block_id] = holder
-                self.held_by[holder] += 1
-                self.num_free -= 1
+            block_id = last + 1
+            if kinds[block_id] != FREE:
+                block_id = self._find_run_with_room(1, room)
+                self._search_from = block_id + 1 + room
+            kinds[block_id] = HELD
+            self.held_by[holder] += 1
             block_ids.append(block_id)
-        return block_ids
+        self._references[block_ids] = 1
+        self._holders[block_ids] = holders
+        self.num_free -= len(block_ids)
+        return Allocation(block_ids, evicted)
 
     def acquire(self, block_ids: list[int], holder: int) -> None:
         """Add a reference of `holder` to each of `block_ids`, which hold cached content."""
@@ -255,14 +254,19 @@ class BlockPool:
         length = count
         while len(block_ids) < count:
             length = min(length, count - len(block_ids))
-            start = self._find_run(length + room)
-            if start < 0 and room:
-                start = self._find_run(length)
+            start = self._find_run_with_room(length, room)
             if start < 0:
                 length //= 2
                 continue
             block_ids += self._take(start, start + length, holder)
             self._search_from = start + length + room
+
+    def _find_run_with_room(self, length: int, room: int) -> int:
+        """Return the first block of a free run of `length`, with `room` behind it if there is such
+        a run, or -1.
+        """
+        start = self._find_run(length + room)
+        return self._find_run(length) if start < 0 and room else start
 
     def _find_run(self, length: int) -> int:
         """Return the first block of a free run of `length` blocks, or -1."""
@@ -304,8 +308,13 @@ class BlockPool:
             self.num_free += len(blocks)
             self._too_long = self.num_blocks + 1
 
-    def _evict_oldest(self, count: int) -> list[int]:
-        blocks = self._evictable.pop(count)
+    def _make_free(self, count: int) -> list[int]:
+        """See to it that `count` blocks are free; return those that were evicted for it."""
+        assert 0 <= count <= self.num_available, (count, self.num_available)
+        if count <= self.num_free:
+            return []
+        missing = count - self.num_free
+        blocks = self._evictable.pop(max(missing, min(self._eviction_batch, self.num_evictable)))
         self._cached[blocks] = False
         self._set_free(blocks)
         evicted: list[int] = blocks.tolist()

@@ -152,12 +152,11 @@ class KVCacheManager:
         available.
         """
         last = [request.block_ids[-1] for request in requests]
-        block_ids = self.pool.extend(last, [request.flow for request in requests])
-        for index, request in enumerate(requests):
-            if block_ids[index] == NO_BLOCK:
-                block_ids[index : index + 1] = self._allocate(request, 1, NO_BLOCK, MAX_GROWTH_ROOM)
-            request.block_ids.append(block_ids[index])
-        return block_ids
+        allocation = self.pool.grow(last, [each.flow for each in requests], MAX_GROWTH_ROOM)
+        self.prefix_cache.forget_all(allocation.evicted)
+        for request, block_id in zip(requests, allocation.block_ids, strict=True):
+            request.block_ids.append(block_id)
+        return allocation.block_ids
 
     def commit(self, request: Request, first_block: int, end_block: int) -> None:
         """Let the computed blocks [first_block, end_block) of `request` be found by others."""

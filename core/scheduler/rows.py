@@ -13,6 +13,10 @@ from core.request import Request
 from core.scheduler.plan import RecordArray
 from core.scheduler.running_table import Rows
 
+_PARTS = frozenset({
+    "stop_token_ids", "logit_bias_ids", "logit_bias_values", "block_table", "generation"
+})  # fmt: skip
+
 
 class RowWriter:
     """The one writer of a replica's rows, row_dtype[num_rows]."""
@@ -21,7 +25,10 @@ class RowWriter:
         """Take over the array, in shared memory or not."""
         self._rows = rows
         self._block_tables: npt.NDArray[np.int32] = rows["block_table"]
+        self._generations: npt.NDArray[np.uint32] = rows["generation"]
         self._blank = np.zeros((), rows.dtype)
+        names = rows.dtype.names or ()
+        self._numbers: RecordArray = rows[[name for name in names if name not in _PARTS]]
 
     @property
     def num_rows(self) -> int:
@@ -35,34 +42,27 @@ class RowWriter:
 
     def write(self, row: int, request: Request, generation: int) -> None:
         """Describe `request`, its blocks included, in `row`."""
-        record = self._rows[row]
+        record, sampling = self._rows[row], request.sampling
+        stops, biases = sampling.stop_token_ids, sampling.logit_bias
         self._rows[row] = self._blank
-        record["request_id"] = request.request_id
-        record["span_start"] = request.span_start
-        record["tokenizer"] = request.tokenizer
-        record["prompt_len"] = request.prompt_len
-        record["max_tokens"] = request.max_tokens
-        self._write_sampling(record, request)
+        self._numbers[row] = (
+            request.request_id, sampling.seed, request.span_start, request.tokenizer,
+            request.prompt_len, request.max_tokens, sampling.choice, sampling.min_tokens,
+            sampling.top_k, sampling.num_logprobs, sampling.num_prompt_logprobs,
+            sampling.ignore_eos, len(stops), len(biases), sampling.temperature, sampling.top_p,
+            sampling.min_p, sampling.repetition_penalty, sampling.presence_penalty,
+            sampling.frequency_penalty,
+        )  # fmt: skip
+        if stops:
+            record["stop_token_ids"][: len(stops)] = stops
+        if biases:
+            record["logit_bias_ids"][: len(biases)] = [token_id for token_id, _ in biases]
+            record["logit_bias_values"][: len(biases)] = [bias for _, bias in biases]
         self._block_tables[row, : len(request.block_ids)] = request.block_ids
-        record["generation"] = generation
+        self._generations[row] = generation
 
     def append_blocks(
         self, rows: Rows, indexes: npt.NDArray[np.int32], block_ids: Sequence[int]
     ) -> None:
         """Set entry `indexes[i]` of the block table of `rows[i]` to `block_ids[i]`."""
         self._block_tables[rows, indexes] = block_ids
-
-    def _write_sampling(self, record: np.void, request: Request) -> None:
-        sampling = request.sampling
-        for name in (
-            "seed", "choice", "min_tokens", "top_k", "num_logprobs", "num_prompt_logprobs",
-            "ignore_eos", "temperature", "top_p", "min_p", "repetition_penalty",
-            "presence_penalty", "frequency_penalty",
-        ):  # fmt: skip
-            record[name] = getattr(sampling, name)
-        num_stops, num_biases = len(sampling.stop_token_ids), len(sampling.logit_bias)
-        record["num_stop_token_ids"] = num_stops
-        record["stop_token_ids"][:num_stops] = sampling.stop_token_ids
-        record["num_logit_bias"] = num_biases
-        record["logit_bias_ids"][:num_biases] = [token_id for token_id, _ in sampling.logit_bias]
-        record["logit_bias_values"][:num_biases] = [bias for _, bias in sampling.logit_bias]

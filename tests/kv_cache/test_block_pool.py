@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from core.kv_cache.block_pool import NO_BLOCK, BlockKind, BlockPool
+from core.kv_cache.block_pool import BlockKind, BlockPool
 
 
 def cached(pool: BlockPool, count: int, holder: int = 0) -> list[int]:
@@ -31,7 +31,7 @@ def test_room_is_left_behind_a_run_for_its_growth() -> None:
     first = pool.allocate(2, 0, room=4).block_ids
     second = pool.allocate(2, 0, room=4).block_ids
     assert second[0] - first[-1] > 4
-    assert pool.extend([first[-1]], [0]) == [first[-1] + 1]
+    assert pool.grow([first[-1]], [0], 4).block_ids == [first[-1] + 1]
 
 
 def test_room_is_given_up_when_blocks_are_short() -> None:
@@ -43,10 +43,15 @@ def test_room_is_given_up_when_blocks_are_short() -> None:
 
 
 def test_a_block_that_is_taken_or_the_end_stops_a_run() -> None:
-    """A run cannot be extended over a held block or over the end of the pool."""
-    pool = BlockPool(2)
-    pool.allocate(2, 0)
-    assert pool.extend([0, 1], [0, 0]) == [NO_BLOCK, NO_BLOCK]
+    """Growth over a held block or the end of the pool goes on elsewhere, evicting if need be."""
+    pool = BlockPool(6)
+    first, _ = pool.allocate(2, 1).block_ids
+    findable = cached(pool, 2)
+    pool.allocate(2, 2)
+    allocation = pool.grow([first, 5], [1, 2], 1)
+    assert sorted(allocation.block_ids) == sorted(allocation.evicted) == sorted(findable)
+    assert dict(pool.held_by) == {0: 0, 1: 3, 2: 3}
+    pool.check_integrity()
 
 
 def test_more_than_is_available_is_a_bug() -> None:
@@ -168,6 +173,16 @@ class BlockPoolMachine(RuleBasedStateMachine):
             assert len(set(block_ids)) == count
             assert not set(block_ids) & self.in_use()
             self.held.append(block_ids)
+
+    @rule(holder=st.integers(0, 2), room=st.integers(0, 4))
+    def grow(self, holder: int, room: int) -> None:
+        if 0 < len(self.held) <= self.pool.num_available:
+            after = [block_ids[-1] for block_ids in self.held]
+            block_ids = self.pool.grow(after, [holder] * len(after), room).block_ids
+            assert len(set(block_ids)) == len(after)
+            assert not set(block_ids) & self.in_use()
+            for held, block_id in zip(self.held, block_ids, strict=True):
+                held.append(block_id)
 
     @rule(data=st.data(), cached=st.booleans())
     def share(self, data: st.DataObject, cached: bool) -> None:
