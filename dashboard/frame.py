@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
-RECORDING_VERSION = 1
+RECORDING_VERSION = 2
 
 
 class Liveness(StrEnum):
@@ -49,7 +49,9 @@ class ClassFrame(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TenantFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One tenant; `budget_tokens` None = it has no token budget."""
+    """One tenant; `budget_tokens` None = it has no token budget. `rejections` are those that its
+    clients were told.
+    """
 
     name: str
     paused: bool
@@ -74,6 +76,7 @@ class TenantFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     budget_tokens: int | None = None
     budget_limit: int = 0
     virtual_lead: float = 0.0
+    ttft: Histogram = Histogram()
 
 
 class ReplicaFrame(msgspec.Struct, frozen=True, array_like=True):

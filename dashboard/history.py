@@ -35,6 +35,7 @@ class TenantRates:
     generated: float = 0.0
     prompt: float = 0.0
     refused: Mapping[str, int] = field(default_factory=dict)
+    ttft: Times = Times()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,8 @@ def _follows(frame: Frame, before: Frame) -> bool:
 
 
 def _times(now: Histogram, then: Histogram, bounds_s: tuple[float, ...]) -> Times:
+    if now.counts == then.counts:
+        return Times()
     lately = since(now, then)
     return Times(quantile(lately, bounds_s, 0.5), quantile(lately, bounds_s, 0.95))
 
@@ -159,11 +162,12 @@ def _tenant_rates(
     for tenant in frame.tenants:
         old = then.get(tenant.name)
         if old is not None:
-            refused = earliest.get(tenant.name, old).rejections
+            first_seen = earliest.get(tenant.name, old)
             rates[tenant.name] = TenantRates(
                 (tenant.generated_tokens - old.generated_tokens) / elapsed_s,
                 (tenant.prompt_tokens - old.prompt_tokens) / elapsed_s,
-                _added(tenant.rejections, refused),
+                _added(tenant.rejections, first_seen.rejections),
+                ttft=_times(tenant.ttft, first_seen.ttft, TTFT_BUCKETS_S),
             )
     return rates
 

@@ -26,6 +26,7 @@ from dashboard.frame import (
 from dashboard.vocabulary import word
 from ipc.directory import DirectoryClass, DirectorySnapshot
 from ipc.heartbeat import Heartbeat
+from ipc.page_sums import http_tenants
 from ipc.pages import NO_BUDGET
 
 NS_PER_S = 1_000_000_000
@@ -53,6 +54,10 @@ class Reading:
     pages: Mapping[str, ReadPage]
     heartbeats: Mapping[str, Heartbeat]
     directory: DirectorySnapshot = field(default_factory=DirectorySnapshot)
+
+    def http_records(self) -> list[Record]:
+        """Return the pages of the http processes."""
+        return [page.record for child, page in self.pages.items() if child.startswith("http.")]
 
     def age_s(self, stamp_ns: int) -> float:
         """Return how old a stamp is."""
@@ -94,13 +99,13 @@ def _scheduler(reading: Reading, page: ReadPage) -> dict[str, Any]:
         "draining": bool(record["draining"]),
         "totals": _totals(reading, record),
         "classes": tuple(_classes(reading.directory, record)),
-        "tenants": tuple(_tenants(reading.directory, record)),
+        "tenants": tuple(_tenants(reading, record)),
         "replicas": tuple(_replicas(reading, record)),
     }
 
 
 def _totals(reading: Reading, record: Record) -> Totals:
-    http = [page.record for child, page in reading.pages.items() if child.startswith("http.")]
+    http = reading.http_records()
     counts = (
         "waiting_tokens", "steps", "prompt_tokens", "cached_tokens", "generated_tokens",
         "preemptions", "recomputed_tokens", "swapped_out_tokens",
@@ -118,10 +123,15 @@ def _totals(reading: Reading, record: Record) -> Totals:
         streams=sum(int(page["num_streams"]) for page in http),
         ttft=merged([histogram(page["ttft"]) for page in http]),
         itl=merged([histogram(page["itl"]) for page in http]),
-        rejections=_rejections(record["rejections"].tolist()),
+        rejections=_rejections([sum(n) for n in zip(*_told(http), strict=True)]),
         preemptions_by=_preemptions(record["preemptions_by"].tolist()),
         leftovers=_leftovers(record),
     )
+
+
+def _told(http: list[Record]) -> list[list[int]]:
+    """Return the refusals that clients were told, by reason, of each http process."""
+    return [page["rejections"].tolist() for page in http]
 
 
 def histogram(record: Record) -> Histogram:
@@ -188,29 +198,42 @@ RENAMED = {
 }
 """Fields of a tenant's frame that its row on the page calls otherwise."""
 
+ELSEWHERE = ("budget_limit", "rejections", "ttft")  # not from the scheduler's page
+
 TENANT_COLUMNS = tuple(
-    RENAMED.get(name, name) for name in TenantFrame.__struct_fields__ if name != "budget_limit"
+    RENAMED.get(name, name) for name in TenantFrame.__struct_fields__ if name not in ELSEWHERE
 )
 
 
-def _tenants(directory: DirectorySnapshot, record: Record) -> Iterator[TenantFrame]:
+def _tenants(reading: Reading, record: Record) -> Iterator[TenantFrame]:
     """Yield a frame a row; a column at a time, which is several times as fast."""
     rows = record["tenants"][: int(record["num_tenants"])]
     columns = {name: rows[name].tolist() for name in TENANT_COLUMNS}
     columns["name"] = names = list(map(text, columns["name"]))
     columns["paused"] = list(map(bool, columns["paused"]))
     columns["oldest_wait_ns"] = [wait_ns / NS_PER_S for wait_ns in columns["oldest_wait_ns"]]
-    refused = rows["rejections"].any(axis=1).tolist()
-    columns["rejections"] = [
-        _rejections(counts) if some else {}
-        for counts, some in zip(columns["rejections"], refused, strict=True)
-    ]
+    columns |= _as_clients_saw(reading, names)
     columns["budget_tokens"] = [n if n != NO_BUDGET else None for n in columns["budget_tokens"]]
-    limits = {each.name: each.burst_tokens or each.tokens_per_minute for each in directory.tenants}
+    tenants = reading.directory.tenants
+    limits = {each.name: each.burst_tokens or each.tokens_per_minute for each in tenants}
     columns["budget_limit"] = [limits.get(name, 0) for name in names]
     ordered = [columns[RENAMED.get(name, name)] for name in TenantFrame.__struct_fields__]
     for values in zip(*ordered, strict=True):
         yield TenantFrame(*values)
+
+
+def _as_clients_saw(reading: Reading, names: list[str]) -> dict[str, list[Any]]:
+    """Return refusals and times to first token of tenants, summed over the http processes."""
+    rows = http_tenants(reading.http_records())
+    index = {text(name): row for row, name in enumerate(rows["name"].tolist())}
+    refusals = [_rejections(counts) if any(counts) else {} for counts in rows["rejections"].tolist()]
+    counts, sums = rows["ttft"]["counts"].tolist(), rows["ttft"]["sum"].tolist()
+    first_tokens = [Histogram(tuple(n), total) for n, total in zip(counts, sums, strict=True)]
+    found = [index.get(name) for name in names]
+    return {
+        "rejections": [{} if row is None else refusals[row] for row in found],
+        "ttft": [Histogram() if row is None else first_tokens[row] for row in found],
+    }
 
 
 def _replicas(reading: Reading, record: Record) -> Iterator[ReplicaFrame]:

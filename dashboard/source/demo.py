@@ -188,6 +188,7 @@ def _tenant(
         rejections=dict(tenant.rejections),
         budget_tokens=round(tenant.budget) if tenant.budget_limit else None,
         budget_limit=tenant.budget_limit,
+        ttft=tenant.ttft.frame(),
     )
 
 

@@ -71,6 +71,7 @@ class DemoTenant:
     preemptions: int = 0
     recomputed: int = 0
     rejections: Counter[str] = field(default_factory=Counter)
+    ttft: "Counts" = field(default_factory=lambda: Counts(TTFT_BUCKETS_S))
 
 
 @dataclass(slots=True)
@@ -260,7 +261,9 @@ class DemoEngine:
     def _count_start(self, tenant: DemoTenant, request: DemoRequest) -> None:
         waited_s = self.now_s - request.arrived_s
         self.queue_time[request.traffic_class].add(waited_s)
-        self.ttft.add(waited_s + 0.04 + request.prompt * 8e-5)
+        ttft_s = waited_s + 0.04 + request.prompt * 8e-5
+        self.ttft.add(ttft_s)
+        tenant.ttft.add(ttft_s)
         tenant.prompt_tokens += request.prompt
         tenant.cached_tokens += request.prompt // 4
         tenant.served += request.prompt

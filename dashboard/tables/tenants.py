@@ -107,6 +107,11 @@ def speed(per_s: float) -> Span:
     return plain(rate(per_s) if per_s else NOTHING)
 
 
+def first_token(quantile_s: float | None) -> Span:
+    """Return a time to first token; a dash for none."""
+    return plain(NOTHING if quantile_s is None else duration(quantile_s))
+
+
 NAME: Column[TenantRow] = Column(
     "tenant", "TENANT", 12, lambda r: (r.tenant.name, Tone.PLAIN), lambda r: r.tenant.name,
     "its name", right=False)  # fmt: skip
@@ -149,6 +154,13 @@ QUOTA: Column[TenantRow] = Column(
 TOKENS: Column[TenantRow] = Column(
     "tokens", "TOK/S", 5, lambda r: speed(r.rates.generated),
     lambda r: r.rates.generated, "tokens generated a second, over 3 s")  # fmt: skip
+FIRST_P50: Column[TenantRow] = Column(
+    "ttft-p50", "TTFT50", 6, lambda r: first_token(r.rates.ttft.p50_s),
+    lambda r: r.rates.ttft.p50_s or 0.0, "median time to its first tokens, over 15 s")  # fmt: skip
+FIRST_P95: Column[TenantRow] = Column(
+    "ttft-p95", "TTFT95", 6, lambda r: first_token(r.rates.ttft.p95_s),
+    lambda r: r.rates.ttft.p95_s or 0.0,
+    "time within which 95 % of its first tokens came, over 15 s")  # fmt: skip
 REFUSED: Column[TenantRow] = Column(
     "refused", "REJ", 5, refused, lambda r: float(r.refusals), "requests refused since the start"
 )
@@ -178,7 +190,7 @@ BROKEN: Column[TenantRow] = Column(
 
 COLUMNS = (
     NAME, STATE, WEIGHT, USED, DUE, WAITING, OLDEST, RUNNING, HELD, QUOTA, TOKENS, REFUSED,
-    PREEMPTED, BUDGET, REASON, PROMPT, SWAPPED, AGAIN, REQUESTS,
+    PREEMPTED, FIRST_P50, FIRST_P95, BUDGET, REASON, PROMPT, SWAPPED, AGAIN, REQUESTS,
 )  # fmt: skip
 BRIEF = (NAME, STATE, USED, DUE, WAITING, OLDEST, RUNNING, HELD, TOKENS, REFUSED, REASON)
 

@@ -16,6 +16,7 @@ from dashboard.source.live import LiveSource
 from dashboard.widgets.header_bar import state_of
 from ipc.codec import Codec
 from ipc.messages import ControlCall, ControlReply
+from ipc.pages import TTFT_BUCKETS_S
 from ipc.ports import RouterPort
 from ipc.run_directory import RunDirectory
 from tests.support.dashboard import StageClock
@@ -47,9 +48,14 @@ def write_tenants(engine: EngineOnPaper, clock: StageClock) -> None:
                    "last_step_ns": clock.monotonic_ns() - 20_000_000}],
         tenants=[
             {"name": b"acme", "weight": 2.0, "num_waiting": 4, "oldest_wait_ns": 1_500_000_000,
-             "budget_tokens": -1, "rejections": rejections, "share_used": 0.75},
+             "budget_tokens": -1, "share_used": 0.75},
             {"name": b"beta\x1b[2J", "paused": 1, "budget_tokens": 500},
         ],
+    )  # fmt: skip
+    first_tokens = {"counts": [1, *[0] * (len(TTFT_BUCKETS_S) - 1), 2], "sum": 1.5}
+    engine.publish(
+        clock.monotonic_ns(), "http.0", num_tenants=1,
+        tenants=[{"name": b"acme", "rejections": rejections, "ttft": first_tokens}],
     )  # fmt: skip
 
 
@@ -77,6 +83,8 @@ def test_a_frame_has_what_the_pages_say(
     assert acme.budget_tokens is None
     assert acme.oldest_wait_s == pytest.approx(1.5)
     assert acme.rejections == {"shed_predicted": 3}
+    assert (sum(acme.ttft.counts), acme.ttft.sum_s) == (3, 1.5)
+    assert (beta.rejections, beta.ttft.counts) == ({}, ())
     assert (beta.paused, beta.budget_tokens) == (True, 500)
     assert frame.classes[0].ttft_ms == 2000
     assert frame.replicas[0].last_step_age_s == pytest.approx(0.52)
