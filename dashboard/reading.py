@@ -226,7 +226,7 @@ def _as_clients_saw(reading: Reading, names: list[str]) -> dict[str, list[Any]]:
     """Return refusals and times to first token of tenants, summed over the http processes."""
     rows = http_tenants(reading.http_records())
     index = {text(name): row for row, name in enumerate(rows["name"].tolist())}
-    refusals = [_rejections(counts) if any(counts) else {} for counts in rows["rejections"].tolist()]
+    refusals = [_rejections(told) if any(told) else {} for told in rows["rejections"].tolist()]
     counts, sums = rows["ttft"]["counts"].tolist(), rows["ttft"]["sum"].tolist()
     first_tokens = [Histogram(tuple(n), total) for n, total in zip(counts, sums, strict=True)]
     found = [index.get(name) for name in names]
