@@ -14,8 +14,7 @@ counts as if it were its own from the first of them that ends on, which is on th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
@@ -24,7 +23,7 @@ import numpy.typing as npt
 from core.policy.base import Blocked, Preemption, ReplicaLoad, Step
 from core.policy.caution import Caution
 from core.policy.cost_model import CostModel
-from core.policy.future_peak import FuturePeak, Tokens
+from core.policy.holdings import Holdings
 from core.policy.limits import Limits
 from core.policy.output_history import OutputHistory
 from core.policy.preemption import RANKS, Leads, Need, Victims
@@ -53,41 +52,6 @@ class Demand:
         return self.growth + self.reserve + self.headroom
 
 
-@dataclass(frozen=True)
-class _Holdings:
-    """What runs on a replica, an entry a request; peaks are worked out when they are asked for."""
-
-    by_class: list[int]  # blocks
-    to_come: Tokens
-    held: Tokens
-    is_firm: npt.NDArray[np.bool_]  # not lent what it holds
-    num_shared: int  # tokens of `held` that are counted more than once
-    num_firm_shared: int  # of those that are firm
-
-    @cached_property
-    def most(self) -> int:
-        """The tokens that all will hold if nobody ends before they have grown."""
-        return int(self.held.sum()) + int(self.to_come.sum())
-
-    def peak_with(self, left: int, held: int) -> int:
-        """Return the most tokens that all will hold with one more, growing as foreseen."""
-        return self._peak.peak_with(left, held)
-
-    def firm_peak_with(self, left: int, held: int) -> int:
-        """Return the same, were those that are lent what they hold not to grow."""
-        num_lent = int(self.held[~self.is_firm].sum())
-        firm = self._firm_peak.peak_with(left, held) + num_lent
-        return min(firm, self.peak_with(left, held))
-
-    @cached_property
-    def _peak(self) -> FuturePeak:
-        return FuturePeak(self.to_come, self.held, self.num_shared)
-
-    @cached_property
-    def _firm_peak(self) -> FuturePeak:
-        return FuturePeak(self.to_come[self.is_firm], self.held[self.is_firm], self.num_firm_shared)
-
-
 class Memory:
     """The KV memory of all replicas, as far as it is decided who gets it."""
 
@@ -106,7 +70,8 @@ class Memory:
         self._victims = Victims(settings, leads, self._costs)
         self._caution = Caution(settings.tuning.max_preempted_fraction)
         self._reserves = Reserves(settings.limits)
-        self._holdings: dict[int, _Holdings] = {}  # by replica, until something stops
+        self._holdings: dict[int, Holdings] = {}  # by replica, as far as somebody has asked
+        self._rows: dict[Request, int] = {}  # of those that run
         self._claims: dict[int, Request] = {}  # by replica: who lacks memory first in this step
         self._backfillers: set[Request] = set()  # that run because they can be dropped for a claim
         self._undroppable: set[Request] = set()  # that run and were preempted as often as may be
@@ -131,8 +96,9 @@ class Memory:
 
     def started(self, request: Request) -> None:
         """Take in that `request` has a row."""
+        self._rows[request] = request.row
         if (holdings := self._holdings.get(request.replica)) is not None:
-            self._holdings[request.replica] = self._joined(holdings, request)
+            self._join(holdings, request)
         if self._claims.get(request.replica, request) is not request:
             self._backfillers.add(request)
         if not self._may_be_preempted(request):
@@ -141,8 +107,12 @@ class Memory:
         self._victims.started(request, self._now_ns)
 
     def stopped(self, request: Request) -> None:
-        """Take in that `request` has lost its row."""
-        self._holdings.pop(request.replica, None)
+        """Take in that `request` has lost its row; what it shared must be looked at again."""
+        row, holdings = self._rows.pop(request), self._holdings.get(request.replica)
+        if holdings is not None and holdings.num_shared:
+            del self._holdings[request.replica]
+        elif holdings is not None:
+            holdings.remove(row, request.traffic_class)
         self._victims.stopped(request)
         self._backfillers.discard(request)
         self._undroppable.discard(request)
@@ -185,7 +155,7 @@ class Memory:
             return Demand(headroom=headroom)
         holdings = self._holdings_of(load)
         num_new, left = self._own_need(request)
-        if self._is_within_reserve(request, load):
+        if self._reserve_takes(request, num_new, left, load):
             return Demand(reserve=self._kept_from(request, load, is_droppable=True))
         claimant = self._claims.get(load.replica, request)
         if claimant is not request and not self._caution.has_credit:
@@ -269,39 +239,36 @@ class Memory:
     def _quantile_of(self, flow: int) -> float:
         return self._quantiles[flow % NUM_CLASSES]
 
-    def _holdings_of(self, load: ReplicaLoad) -> _Holdings:
+    def _holdings_of(self, load: ReplicaLoad) -> Holdings:
         holdings = self._holdings.get(load.replica)
         if holdings is None:
             holdings = self._holdings[load.replica] = self._look(load)
         return holdings
 
-    def _look(self, load: ReplicaLoad) -> _Holdings:
+    def _look(self, load: ReplicaLoad) -> Holdings:
         """Sum up what runs; blocks that a row holds beyond its tokens are tokens to come."""
         rows, size = load.rows, self._block_size
         assert rows is not None
-        active = rows.active.nonzero()[0]
-        num_tokens, num_blocks = rows.num_tokens[active], rows.num_blocks[active]
-        classes = rows.traffic_class[active]
-        flows = rows.tenant_index[active] * NUM_CLASSES + classes
-        outputs = num_tokens - rows.prompt_len[active]
-        left = self._history.left(flows, outputs, rows.max_length[active] - num_tokens)
+        num_tokens, classes = rows.num_tokens, rows.traffic_class
+        num_blocks = rows.num_blocks * rows.active
+        flows = rows.tenant_index * NUM_CLASSES + classes
+        outputs = num_tokens - rows.prompt_len
+        left = self._history.left(flows, outputs, rows.max_length - num_tokens)
         ahead = num_blocks * size
         ahead -= num_tokens + (size - 1)
         np.maximum(ahead, 0, out=ahead)
-        held = num_tokens + ahead + size // 2
         by_class = [int(num) for num in np.bincount(classes, num_blocks, NUM_CLASSES).tolist()]
-        num_shared = max(0, sum(by_class) - _held_blocks(load)) * size
         is_firm = ~self._is_lent[classes]
         if self._undroppable:
-            rows_kept = [each.row for each in self._undroppable if each.replica == load.replica]
-            is_firm |= np.isin(active, rows_kept)
+            is_firm[[each.row for each in self._undroppable if each.replica == load.replica]] = True
         num_firm_blocks = int(num_blocks.sum(where=is_firm))
-        return _Holdings(
-            by_class=by_class,
-            to_come=np.maximum(left - ahead, 0),
-            held=held,
+        return Holdings(
+            held=(num_tokens + ahead + size // 2) * rows.active,
+            to_come=np.maximum(left - ahead, 0) * rows.active,
+            num_blocks=num_blocks,
             is_firm=is_firm,
-            num_shared=num_shared,
+            by_class=by_class,
+            num_shared=max(0, sum(by_class) - _held_blocks(load)) * size,
             num_firm_shared=max(0, num_firm_blocks - _held_blocks(load)) * size,
         )
 
@@ -312,22 +279,20 @@ class Memory:
         growth = ceil(num_tokens / self._block_size) - _held_blocks(load) - num_new
         return ceil(max(0, growth) * self._caution.factor)
 
-    def _joined(self, holdings: _Holdings, request: Request) -> _Holdings:
-        """Return `holdings` with one that has just started."""
-        traffic_class, num_blocks = request.traffic_class, len(request.block_ids)
-        ahead = max(0, (num_blocks - 1) * self._block_size + 1 - request.num_tokens)
-        most = request.prompt_len + request.max_tokens - request.num_tokens
+    def _join(self, holdings: Holdings, request: Request) -> None:
+        """Let `holdings` have one that has just started."""
+        num_tokens, num_blocks = request.num_tokens, len(request.block_ids)
+        ahead = max(0, (num_blocks - 1) * self._block_size + 1 - num_tokens)
+        most = request.prompt_len + request.max_tokens - num_tokens
         left = self._history.left_of(request.flow, request.num_output_tokens, most)
-        held = request.num_tokens + ahead + self._block_size // 2
-        is_firm = not (self._is_lent[traffic_class] and self._may_be_preempted(request))
-        by_class = holdings.by_class.copy()
-        by_class[traffic_class] += num_blocks
-        return replace(
-            holdings,
-            by_class=by_class,
-            to_come=np.append(holdings.to_come, max(0, left - ahead)),
-            held=np.append(holdings.held, held),
-            is_firm=np.append(holdings.is_firm, is_firm),
+        is_lent = self._is_lent[request.traffic_class] and self._may_be_preempted(request)
+        holdings.add(
+            request.row,
+            request.traffic_class,
+            held=num_tokens + ahead + self._block_size // 2,
+            to_come=max(0, left - ahead),
+            num_blocks=num_blocks,
+            is_firm=not is_lent,
         )
 
     def _own_need(self, request: Request) -> tuple[int, int]:
@@ -349,7 +314,12 @@ class Memory:
         return self._caution.has_credit or self._reserves.has_any(request.traffic_class)
 
     def _is_within_reserve(self, request: Request, load: ReplicaLoad) -> bool:
-        num_new, left = self._own_need(request)
+        return self._reserve_takes(request, *self._own_need(request), load)
+
+    def _reserve_takes(self, request: Request, num_new: int, left: int, load: ReplicaLoad) -> bool:
+        """Tell whether its class has reserved what `request` starts with and grows by."""
+        if not self._reserves.has_any(request.traffic_class):
+            return False
         wanted = num_new + -(-left // self._block_size)
         by_class = self._holdings_of(load).by_class
         return self._reserves.takes(request.traffic_class, wanted, by_class, load.num_blocks)
