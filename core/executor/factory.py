@@ -14,7 +14,7 @@ from core.clock import Clock
 from core.errors import ConfigError
 from core.executor.protocol import Executor, ExecutorSettings
 from core.executor.simulated import SimulatedExecutor, Sleeper
-from core.models.llama_config import read_model_config
+from core.models.model_config import read_model_config
 from core.scheduler.plan import RecordArray
 
 LOCAL = "core.executor.local"

@@ -23,8 +23,10 @@ from core.executor.step_timing import StepTimer, copy_speed, known_or_measured
 from core.executor.threads import available_cores, resolve_threads
 from core.kernels.paged_attention import AttentionBatch
 from core.kernels.selection import Kernels, select_kernels
-from core.models.llama import LlamaModel, load_weights
-from core.models.llama_config import LlamaConfig, read_model_config
+from core.models.decoder import Decoder
+from core.models.decoder_config import DecoderConfig
+from core.models.decoder_weights import load_weights
+from core.models.model_config import read_model_config
 from core.policy.cost_model import CostBasis
 from core.scheduler.plan import RecordArray, StepPlan, StepResult
 
@@ -64,7 +66,7 @@ class LocalExecutor:
                 head_dim=config.head_dim,
                 widths=(config.hidden_size, config.q_size, config.intermediate_size),
             )
-            model = LlamaModel(
+            model = Decoder(
                 config,
                 load_weights(settings.model_directory, config, kernels),
                 kernels,
@@ -128,9 +130,7 @@ class LocalExecutor:
         """Return counters."""
         return self._statistics
 
-    def _make_runner(
-        self, model: LlamaModel, kernels: Kernels, caches: list[Tensor]
-    ) -> ModelRunner:
+    def _make_runner(self, model: Decoder, kernels: Kernels, caches: list[Tensor]) -> ModelRunner:
         config, shape = model.config, model.attention_shape
         table = RowTable(
             self._rows, self._spans, vocab_size=config.vocab_size, block_size=shape.block_size
@@ -140,7 +140,7 @@ class LocalExecutor:
         choice.argmax(model.logits(hidden))
         return ModelRunner(model, caches, table, choice)
 
-    def _basis(self, model: LlamaModel, kernels: Kernels, threads: int) -> CostBasis:
+    def _basis(self, model: Decoder, kernels: Kernels, threads: int) -> CostBasis:
         """Return what steps cost, by an earlier start on this machine if there was one."""
         settings = self._settings
         facts = (
@@ -154,7 +154,7 @@ class LocalExecutor:
         )
 
 
-def allocate_caches(model: LlamaModel, kernels: Kernels, budget: KvBudget) -> list[Tensor]:
+def allocate_caches(model: Decoder, kernels: Kernels, budget: KvBudget) -> list[Tensor]:
     """Return the KV pool: a tensor a layer."""
     layer_shape = model.attention_shape.cache_shape(budget.num_blocks)
     return allocate_kv_pool(model.config.num_layers, layer_shape, kernels.dtype)
@@ -166,7 +166,7 @@ def first_block_batch() -> AttentionBatch:
     return AttentionBatch(zero, np.ones(1, dtype=np.int32), zero, zero.reshape(1, 1))
 
 
-def kv_demand(model: LlamaModel, settings: ExecutorSettings) -> KvDemand:
+def kv_demand(model: Decoder, settings: ExecutorSettings) -> KvDemand:
     """Return what one executor needs of the memory."""
     config, itemsize = model.config, DTYPES[settings.dtype].itemsize
     return KvDemand(
@@ -182,7 +182,7 @@ def kv_demand(model: LlamaModel, settings: ExecutorSettings) -> KvDemand:
     )
 
 
-def workspace_bytes(config: LlamaConfig, max_num_batched_tokens: int, itemsize: int) -> int:
+def workspace_bytes(config: DecoderConfig, max_num_batched_tokens: int, itemsize: int) -> int:
     """Return an upper bound of a step's temporary memory: activations of a layer, and logits."""
     width = 4 * config.hidden_size + 2 * config.q_size + 2 * config.kv_size
     width += 2 * config.intermediate_size

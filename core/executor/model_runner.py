@@ -21,7 +21,7 @@ from core.executor.sampler import Sampled, sample, token_logprobs
 from core.executor.sampling_batch import IndexArray, read_sampling
 from core.kernels.choice import Choice
 from core.kernels.paged_attention import AttentionBatch
-from core.models.llama import LlamaModel
+from core.models.decoder import Decoder
 from core.scheduler.plan import (
     LOGPROB,
     PlanFlag,
@@ -38,7 +38,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        model: LlamaModel,
+        model: Decoder,
         caches: Sequence[Tensor],
         table: RowTable,
         choice: Choice,

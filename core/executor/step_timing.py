@@ -29,7 +29,7 @@ from core.clock import NS_PER_MS, Clock
 from core.executor.kv_pool import SwapSpace, allocate_kv_pool
 from core.kernels.choice import Choice
 from core.kernels.paged_attention import AttentionBatch
-from core.models.llama import LlamaModel
+from core.models.decoder import Decoder
 from core.policy.calibration import MeasuredStep, fit_basis, fit_error
 from core.policy.cost_model import CostBasis, StepWork
 from core.scheduler.plan import COPY, CopyDirection
@@ -81,7 +81,7 @@ SHAPES = (
 class StepTimer:
     """Runs steps of `model` on blocks of its own."""
 
-    def __init__(self, model: LlamaModel, choice: Choice, dtype: torch.dtype, clock: Clock) -> None:
+    def __init__(self, model: Decoder, choice: Choice, dtype: torch.dtype, clock: Clock) -> None:
         self._model = model
         self._choice = choice
         self._clock = clock

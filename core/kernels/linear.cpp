@@ -1,11 +1,14 @@
 // Matrix products with packed weights, and what surrounds them in a transformer layer, fused:
 //
-//   normed   out = rms_norm(x) * W                        queries, keys and values; logits in float32
-//   add      out = x * W + other                          back into the residual stream
-//   gated    out = silu(rms_norm(x) * G) * (rms_norm(x) * U)
+//   normed   out = rms_norm(x) * W + bias                 queries, keys and values; logits in float32
+//   add      out = x * W + bias + other                   back into the residual stream
+//   silu     out = silu(rms_norm(x) * G) * (rms_norm(x) * U)
+//   gelu     the same with the tanh form of GELU
+//
+// rms_norm and bias are left out where their pointers are null.
 //
 // Packed weight, in cells (see simd.h): [ceil(columns / 32)][inputs / pack][32]. A panel of 32 columns is one stream of
-// memory; for `gated` it holds 16 columns of G, then the same 16 of U. Rows of x are first normalized and interleaved
+// memory; for the gated products it holds 16 columns of G, then the same 16 of U. Rows of x are first normalized and interleaved
 // ([inputs / pack][rows of a tile]) by all threads together, then each thread multiplies its panels with all tiles.
 //
 // A result is summed over the inputs in order, by one thread: it does not depend on the other rows of the step.
@@ -22,6 +25,7 @@ struct Product {
   const void* x;           // [rows, inputs]
   const float* norm;       // [inputs], or null: x is taken as it is
   const uint32_t* weight;  // packed
+  const float* bias;       // [columns], or null
   const void* other;       // [rows, columns], `add` only
   void* out;               // [rows, columns]
   int32_t rows;
@@ -36,16 +40,6 @@ struct Tiles {  // rows cut into tiles of nearly equal size
   int size(int tile) const { return begin(tile + 1) - begin(tile); }
   int rows, count;
 };
-
-template <class T>
-inline float norm_factor(const typename T::Element* x, int inputs, float epsilon) {
-  Floats squares = {};
-  for (int i = 0; i < inputs; i += kLanes) {
-    const Floats v = T::get16(x + i);
-    squares += v * v;
-  }
-  return 1.f / std::sqrt(sum(squares) / inputs + epsilon);
-}
 
 // One tile of x -> [inputs / pack][rows] cells, normalized if there is a norm.
 template <class T>
@@ -119,17 +113,22 @@ inline Floats get_some(const typename T::Element* row, int column, int columns) 
   return some;
 }
 
-inline Floats silu(Floats x) {
-  const Floats e = exp_nonpositive(x < 0.f ? x : -x);
-  return x / (1.f + e) * (x < 0.f ? e : broadcast(1.f));
+inline Floats biased(const Product& p, int column, Floats sums) {
+  return p.bias ? sums + get_some<Float32>(p.bias, column, p.columns) : sums;
 }
+
+inline Floats silu(Floats x) { return x * logistic(x); }
+
+// x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), and (1 + tanh y) / 2 = logistic(2 y)  (Hendrycks and Gimpel, 2016)
+inline Floats gelu(Floats x) { return x * logistic(1.59576912f * (x + 0.044715f * x * x * x)); }
 
 template <class T, class Out>
 void normed(const Product& p) {
   multiply<T>(p, (p.columns + kPanel - 1) / kPanel, [&](int panel, int r, Floats a, Floats b) {
     auto* row = static_cast<typename Out::Element*>(p.out) + ptrdiff_t(r) * p.columns;
-    put_some<Out>(row, panel * kPanel, p.columns, a);
-    put_some<Out>(row, panel * kPanel + kLanes, p.columns, b);
+    const int column = panel * kPanel;
+    put_some<Out>(row, column, p.columns, biased(p, column, a));
+    put_some<Out>(row, column + kLanes, p.columns, biased(p, column + kLanes, b));
   });
 }
 
@@ -140,16 +139,19 @@ void add(const Product& p) {
     const E* other = static_cast<const E*>(p.other) + ptrdiff_t(r) * p.columns;
     E* row = static_cast<E*>(p.out) + ptrdiff_t(r) * p.columns;
     const int column = panel * kPanel;
-    put_some<T>(row, column, p.columns, a + get_some<T>(other, column, p.columns));
-    put_some<T>(row, column + kLanes, p.columns, b + get_some<T>(other, column + kLanes, p.columns));
+    const auto finish = [&](int at, Floats sums) {
+      put_some<T>(row, at, p.columns, biased(p, at, sums) + get_some<T>(other, at, p.columns));
+    };
+    finish(column, a);
+    finish(column + kLanes, b);
   });
 }
 
-template <class T>
+template <class T, Floats (*kActivation)(Floats)>
 void gated(const Product& p) {
   multiply<T>(p, (p.columns + kLanes - 1) / kLanes, [&](int panel, int r, Floats gate, Floats up) {
     auto* row = static_cast<typename T::Element*>(p.out) + ptrdiff_t(r) * p.columns;
-    put_some<T>(row, panel * kLanes, p.columns, silu(gate) * up);
+    put_some<T>(row, panel * kLanes, p.columns, kActivation(gate) * up);
   });
 }
 
@@ -165,5 +167,7 @@ extern "C" void headrace_logits_float32(const Product* p) { headrace::normed<Flo
 extern "C" void headrace_logits_bfloat16(const Product* p) { headrace::normed<Bfloat16, Float32>(*p); }
 extern "C" void headrace_add_float32(const Product* p) { headrace::add<Float32>(*p); }
 extern "C" void headrace_add_bfloat16(const Product* p) { headrace::add<Bfloat16>(*p); }
-extern "C" void headrace_gated_float32(const Product* p) { headrace::gated<Float32>(*p); }
-extern "C" void headrace_gated_bfloat16(const Product* p) { headrace::gated<Bfloat16>(*p); }
+extern "C" void headrace_silu_float32(const Product* p) { headrace::gated<Float32, headrace::silu>(*p); }
+extern "C" void headrace_silu_bfloat16(const Product* p) { headrace::gated<Bfloat16, headrace::silu>(*p); }
+extern "C" void headrace_gelu_float32(const Product* p) { headrace::gated<Float32, headrace::gelu>(*p); }
+extern "C" void headrace_gelu_bfloat16(const Product* p) { headrace::gated<Bfloat16, headrace::gelu>(*p); }

@@ -1,16 +1,18 @@
 """Matrix products of a transformer layer with what surrounds them: references and C++ callers.
 
-    normed    rms_norm(x) · Wᵀ                                  queries, keys and values
-    residual  x · Wᵀ + other                                    back into the residual stream
-    gated     silu(rms_norm(x) · Gᵀ) * (rms_norm(x) · Uᵀ)       the first half of the MLP
+    normed    rms_norm(x) · Wᵀ + bias                           queries, keys and values
+    residual  x · Wᵀ + bias + other                             back into the residual stream
+    gated     act(rms_norm(x) · Gᵀ) * (rms_norm(x) · Uᵀ)        the first half of the MLP
 
-x, other, result [tokens, …] in the model's dtype, weights [out, in] in the same, norms [in]
-float32. Sums, norms and activations are float32; the normalized x and the result are rounded once.
+x, other, result [tokens, …] in the model's dtype, weights [out, in] in the same, norms [in] and
+biases [out] float32; without a norm x is taken as it is. `act` is `silu` or `gelu` (its tanh form).
+Sums, norms and activations are float32; the normalized x and the result are rounded once.
 The C++ forms keep one packed copy of the weight (see `linear.cpp`), and the result for a token does
 not depend on the other tokens, bit for bit.
 """
 
 import ctypes
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -28,7 +30,7 @@ class Normed(Protocol):
         """Memory of the weights, bytes."""
         ...
 
-    def __call__(self, x: Tensor, norm: Tensor, epsilon: float) -> Tensor:
+    def __call__(self, x: Tensor, norm: Tensor | None, epsilon: float) -> Tensor:
         """Return the product."""
         ...
 
@@ -45,8 +47,14 @@ class Residual(Protocol):
         ...
 
     def __call__(self, x: Tensor, other: Tensor) -> Tensor:
-        """Return x·Wᵀ + other."""
+        """Return x·Wᵀ + bias + other."""
         ...
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": torch.nn.functional.silu,
+    "gelu": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+}
 
 
 def rms_norm(x: Tensor, norm: Tensor, epsilon: float) -> Tensor:
@@ -56,50 +64,60 @@ def rms_norm(x: Tensor, norm: Tensor, epsilon: float) -> Tensor:
     return (wide * factor * norm).to(x.dtype)
 
 
+def _normalized(x: Tensor, norm: Tensor | None, epsilon: float) -> Tensor:
+    return x if norm is None else rms_norm(x, norm, epsilon)
+
+
 class TorchNormed:
     """The reference."""
 
-    def __init__(self, weight: Tensor) -> None:
-        self._weight = weight
-        self.num_bytes = weight.nbytes
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self._weight, self._bias = weight, bias
+        self.num_bytes = weight.nbytes + _bytes_of(bias)
 
-    def __call__(self, x: Tensor, norm: Tensor, epsilon: float) -> Tensor:
-        """Return rms_norm(x)·Wᵀ."""
-        return torch.nn.functional.linear(rms_norm(x, norm, epsilon), self._weight)
+    def __call__(self, x: Tensor, norm: Tensor | None, epsilon: float) -> Tensor:
+        """Return rms_norm(x)·Wᵀ + bias."""
+        product = torch.nn.functional.linear(_normalized(x, norm, epsilon), self._weight)
+        return product if self._bias is None else (product.float() + self._bias).to(x.dtype)
 
 
 class TorchResidual:
     """The reference."""
 
-    def __init__(self, weight: Tensor) -> None:
-        self._weight = weight
-        self.num_bytes = weight.nbytes
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self._product = TorchNormed(weight, bias)
+        self.num_bytes = self._product.num_bytes
 
     def __call__(self, x: Tensor, other: Tensor) -> Tensor:
-        """Return x·Wᵀ + other."""
-        return torch.nn.functional.linear(x, self._weight) + other
+        """Return x·Wᵀ + bias + other."""
+        return self._product(x, None, 0.0) + other
 
 
 class TorchGated:
     """The reference."""
 
-    def __init__(self, gate: Tensor, up: Tensor) -> None:
+    def __init__(self, gate: Tensor, up: Tensor, activation: str = "silu") -> None:
         self._gate, self._up = gate, up
+        self._activation = ACTIVATIONS[activation]
         self.num_bytes = gate.nbytes + up.nbytes
 
-    def __call__(self, x: Tensor, norm: Tensor, epsilon: float) -> Tensor:
-        """Return silu(rms_norm(x)·Gᵀ) * (rms_norm(x)·Uᵀ)."""
-        normed = rms_norm(x, norm, epsilon)
+    def __call__(self, x: Tensor, norm: Tensor | None, epsilon: float) -> Tensor:
+        """Return act(rms_norm(x)·Gᵀ) * (rms_norm(x)·Uᵀ)."""
+        normed = _normalized(x, norm, epsilon)
         gate = torch.nn.functional.linear(normed, self._gate).float()
         up = torch.nn.functional.linear(normed, self._up).float()
-        return (torch.nn.functional.silu(gate) * up).to(x.dtype)
+        return (self._activation(gate) * up).to(x.dtype)
+
+
+def _bytes_of(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.nbytes
 
 
 class _Product(ctypes.Structure):
     """`headrace::Product` of `linear.cpp`, field by field."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "norm", "weight", "other", "out")),
+        *((name, ctypes.c_void_p) for name in ("x", "norm", "weight", "bias", "other", "out")),
         *((name, ctypes.c_int32) for name in ("rows", "inputs", "columns")),
         ("epsilon", ctypes.c_float),
     )
@@ -108,20 +126,32 @@ class _Product(ctypes.Structure):
 class NativeProduct:
     """One packed weight and the C++ function that multiplies with it.
 
-    `kind` is `normed`, `add`, `gated` or `logits`; `packed` has the panels of `columns` results.
+    `kind` is `normed`, `add`, `silu`, `gelu` or `logits`; `packed` has the panels of `columns`
+    results, `bias` is float32 [columns].
     """
 
     def __init__(
-        self, library: ctypes.CDLL, kind: str, packed: Tensor, inputs: int, columns: int
+        self,
+        library: ctypes.CDLL,
+        kind: str,
+        packed: Tensor,
+        inputs: int,
+        columns: int,
+        bias: Tensor | None = None,
     ) -> None:
         suffix = "bfloat16" if packed.dtype == torch.bfloat16 else "float32"
         self._function = getattr(library, f"headrace_{kind}_{suffix}")
-        self._packed = packed
+        self._packed, self._bias = packed, bias
         self._columns = columns
         self._out_dtype = torch.float32 if kind == "logits" else packed.dtype
-        self._product = _Product(weight=packed.data_ptr(), inputs=inputs, columns=columns)
+        self._product = _Product(
+            weight=packed.data_ptr(),
+            bias=None if bias is None else bias.data_ptr(),
+            inputs=inputs,
+            columns=columns,
+        )
         self._address = ctypes.addressof(self._product)
-        self.num_bytes = packed.nbytes
+        self.num_bytes = packed.nbytes + _bytes_of(bias)
 
     def run(
         self,
@@ -152,26 +182,26 @@ class NativeProduct:
 
 
 class NativeNormed:
-    """rms_norm(x)·Wᵀ by `linear.cpp`."""
+    """rms_norm(x)·Wᵀ + bias by `linear.cpp`."""
 
-    def __init__(self, library: ctypes.CDLL, weight: Tensor) -> None:
+    def __init__(self, library: ctypes.CDLL, weight: Tensor, bias: Tensor | None = None) -> None:
         columns, inputs = weight.shape
         packed = pack_panels(weight, PANEL_COLUMNS)
-        self._product = NativeProduct(library, "normed", packed, inputs, columns)
+        self._product = NativeProduct(library, "normed", packed, inputs, columns, bias)
         self.num_bytes = self._product.num_bytes
 
-    def __call__(self, x: Tensor, norm: Tensor, epsilon: float) -> Tensor:
+    def __call__(self, x: Tensor, norm: Tensor | None, epsilon: float) -> Tensor:
         """Return the product."""
         return self._product.run(x, norm=norm, epsilon=epsilon)
 
 
 class NativeResidual:
-    """x·Wᵀ + other by `linear.cpp`."""
+    """x·Wᵀ + bias + other by `linear.cpp`."""
 
-    def __init__(self, library: ctypes.CDLL, weight: Tensor) -> None:
+    def __init__(self, library: ctypes.CDLL, weight: Tensor, bias: Tensor | None = None) -> None:
         columns, inputs = weight.shape
         packed = pack_panels(weight, PANEL_COLUMNS)
-        self._product = NativeProduct(library, "add", packed, inputs, columns)
+        self._product = NativeProduct(library, "add", packed, inputs, columns, bias)
         self.num_bytes = self._product.num_bytes
 
     def __call__(self, x: Tensor, other: Tensor) -> Tensor:
@@ -180,16 +210,18 @@ class NativeResidual:
 
 
 class NativeGated:
-    """silu(rms_norm(x)·Gᵀ) * (rms_norm(x)·Uᵀ) by `linear.cpp`."""
+    """act(rms_norm(x)·Gᵀ) * (rms_norm(x)·Uᵀ) by `linear.cpp`."""
 
-    def __init__(self, library: ctypes.CDLL, gate: Tensor, up: Tensor) -> None:
+    def __init__(
+        self, library: ctypes.CDLL, gate: Tensor, up: Tensor, activation: str = "silu"
+    ) -> None:
         columns, inputs = gate.shape
         halves = torch.stack((pack_panels(gate, LANES), pack_panels(up, LANES)), dim=2)
         packed = halves.flatten(2, 3).contiguous()  # [panels, inputs/pack, gate 16 | up 16, pack]
-        self._product = NativeProduct(library, "gated", packed, inputs, columns)
+        self._product = NativeProduct(library, activation, packed, inputs, columns)
         self.num_bytes = self._product.num_bytes
 
-    def __call__(self, x: Tensor, norm: Tensor, epsilon: float) -> Tensor:
+    def __call__(self, x: Tensor, norm: Tensor | None, epsilon: float) -> Tensor:
         """Return the product."""
         return self._product.run(x, norm=norm, epsilon=epsilon)
 

@@ -1,7 +1,7 @@
 """Builds the C++ kernels once for this machine and loads them.
 
 Owns: the compiler call, the cache of built libraries (keyed by sources, flags, CPU and OpenMP
-library), and the typed entry points. Never knows: tensors; the op files (`linear`,
+library), and the typed entry points. Never knows: tensors; the op files (`linear`, `norm`,
 `paged_attention`, `vocabulary`) turn tensors into addresses.
 
 The library links against the OpenMP runtime that this process has loaded already (torch's), so
@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 
 SOURCE_DIRECTORY = Path(__file__).parent
-SOURCES = ("paged_attention.cpp", "linear.cpp", "choice.cpp", "vocabulary.cpp")
+SOURCES = ("paged_attention.cpp", "linear.cpp", "norm.cpp", "choice.cpp", "vocabulary.cpp")
 HEADERS = ("simd.h",)
 FLAGS = (
     "-std=c++17",
@@ -39,6 +39,10 @@ GENERIC_FLAGS = tuple(flag for flag in FLAGS if flag != "-mprefer-vector-width=5
 COMPILERS = ("g++", "c++", "clang++")
 BUILD_TIMEOUT_S = 300
 BUILD_PREFIX = "build-"
+POINTER_FUNCTIONS = (
+    *("paged_attention", "normed", "add", "silu", "gelu", "logits"),
+    *("norm_add", "norm_heads"),
+)  # of each dtype, called with the address of their arguments
 OPENMP_LIBRARIES = ("libgomp", "libiomp5", "libomp")
 
 logger = logging.getLogger(__name__)
@@ -157,7 +161,7 @@ def load_library(path: Path) -> ctypes.CDLL:
         "headrace_draw": [pointer],
     }
     for dtype in ("float32", "bfloat16"):
-        for name in ("paged_attention", "normed", "add", "gated", "logits"):
+        for name in POINTER_FUNCTIONS:
             signatures[f"headrace_{name}_{dtype}"] = [pointer]
     for name, arguments in signatures.items():
         function = getattr(library, name)

@@ -10,7 +10,8 @@
 // thread claims its next unit before it computes the current one, so that it can fetch blocks kFetchBytes ahead of use
 // across the border of units: scattered blocks of short sequences would otherwise wait for memory at each.
 // Softmax runs over chunks of 256 keys that start at absolute positions, so a row's result depends on its own
-// keys only: not on the chunking of the prompt, nor on the other rows of a unit.
+// keys only: not on the chunking of the prompt, nor on the other rows of a unit. With a window a unit begins at the
+// chunk that holds the first key any of its rows sees; a chunk without a visible key leaves a row exactly as it was.
 #include <atomic>
 
 #include "simd.h"
@@ -43,7 +44,9 @@ struct Attention {
   int32_t num_kv_heads;
   int32_t head_dim;
   int32_t block_size;
+  int32_t window;                // keys that a token sees, itself included; 0: all before it
   float scale;
+  float softcap;                 // scores become softcap * tanh(score / softcap); 0: as they are
 };
 
 // Rotate one head by the half-split rule: dimension i pairs with i + head_dim / 2.
@@ -92,13 +95,20 @@ struct Tile {
   alignas(64) uint32_t weights[kMaxTileRows][kChunk];
   float maxima[kMaxTileRows];
   float sums[kMaxTileRows];
-  int limits[kMaxTileRows];  // keys visible to the row
+  int begins[kMaxTileRows];  // position of the first key visible to the row
+  int limits[kMaxTileRows];  // and of the first one that no longer is
 };
 
-// The blocks of one unit, and how many of them have been fetched.
+// The blocks of one unit from first_block to num_blocks, and up to which of them have been fetched.
 struct Unit {
-  int index = 0, sequence = 0, head = 0, first_row = 0, num_rows = 0, num_blocks = 0, fetched = 0;
+  int index = 0, sequence = 0, head = 0, first_row = 0, num_rows = 0, first_block = 0, num_blocks = 0, fetched = 0;
 };
+
+inline int first_visible(const Attention& a, int position) {
+  return a.window && position >= a.window ? position - a.window + 1 : 0;
+}
+
+inline int chunk_start(int key) { return key / kChunk * kChunk; }
 
 inline Unit unit_at(const Attention& a, int index) {
   Unit u;
@@ -108,8 +118,11 @@ inline Unit unit_at(const Attention& a, int index) {
   u.head = a.unit_head[index];
   u.first_row = a.unit_first_row[index];
   u.num_rows = a.unit_num_rows[index];
-  const int last_token = (u.first_row + u.num_rows - 1) / (a.num_heads / a.num_kv_heads);
-  u.num_blocks = (a.first_position[u.sequence] + last_token) / a.block_size + 1;
+  const int group = a.num_heads / a.num_kv_heads;
+  const int first = a.first_position[u.sequence] + u.first_row / group;
+  const int last = a.first_position[u.sequence] + (u.first_row + u.num_rows - 1) / group;
+  u.first_block = u.fetched = chunk_start(first_visible(a, first)) / a.block_size;
+  u.num_blocks = last / a.block_size + 1;
   return u;
 }
 
@@ -129,7 +142,7 @@ inline void fetch_ahead(const Attention& a, Unit& unit, Unit& next, int at) {
   const int block_bytes = 2 * a.block_size * a.head_dim * int(sizeof(typename T::Element));
   const int ahead = at + (kFetchBytes > block_bytes ? kFetchBytes / block_bytes : 1);
   if (unit.num_rows <= kFetchRows) fetch_blocks<T>(a, unit, ahead);
-  if (next.num_rows <= kFetchRows) fetch_blocks<T>(a, next, ahead - unit.num_blocks);
+  if (next.num_rows <= kFetchRows) fetch_blocks<T>(a, next, next.first_block + ahead - unit.num_blocks);
 }
 
 template <class T, int M, int N>
@@ -148,12 +161,21 @@ inline void score_block(Tile& t, const uint32_t* keys, int B, int depth, float s
     score_columns<T, M, 2>(t, keys + i, B, depth, scale, column + i);
 }
 
-// scores -> weights of one row: running maximum, exponentials, running sum. Returns the factor for the old output.
+template <int M>
+inline void cap_scores(Tile& t, int num_keys, float softcap) {
+  for (int m = 0; m < M; ++m)
+    for (int i = 0; i < num_keys; i += kLanes)
+      store(&t.scores[m][i], hyperbolic_tangent(load<Floats>(&t.scores[m][i]) / softcap) * softcap);
+}
+
+// scores -> weights of one row, which sees the chunk's keys from `hidden` to `visible`: running maximum, exponentials,
+// running sum. Returns the factor for the old output.
 template <class T>
-inline float soften_row(Tile& t, int m, int visible, int num_keys) {
+inline float soften_row(Tile& t, int m, int hidden, int visible, int num_keys) {
   float* scores = t.scores[m];
   auto* weights = reinterpret_cast<typename T::Element*>(t.weights[m]);
   const int padded = (num_keys + kLanes - 1) / kLanes * kLanes;
+  for (int i = 0; i < hidden; ++i) scores[i] = -INFINITY;
   for (int i = visible; i < padded; ++i) scores[i] = -INFINITY;
   Floats best = broadcast(t.maxima[m]);
   for (int i = 0; i < padded; i += kLanes) {
@@ -161,6 +183,10 @@ inline float soften_row(Tile& t, int m, int visible, int num_keys) {
     best = best > s ? best : s;
   }
   const float maximum_now = maximum(best);
+  if (maximum_now == -INFINITY) {  // nothing visible yet: the window begins in a later chunk
+    for (int i = 0; i < padded; i += kLanes) T::put16(weights + i, Floats{});
+    return 1.f;
+  }
   Floats total = {};
   for (int i = 0; i < padded; i += kLanes) {
     const Floats w = T::exp(load<Floats>(scores + i) - maximum_now);
@@ -210,10 +236,11 @@ void attend_chunk(const Attention& a, Tile& t, Unit& unit, Unit& next, int start
     fetch_ahead<T>(a, unit, next, start / B + b);
     score_block<T, M>(t, keys, B, D / T::kPack, a.scale, column);
   }
+  if (a.softcap) cap_scores<M>(t, num_keys, a.softcap);
   float factors[M];
   for (int m = 0; m < M; ++m) {
-    const int visible = t.limits[m] - start;
-    factors[m] = soften_row<T>(t, m, visible < 0 ? 0 : visible < num_keys ? visible : num_keys, num_keys);
+    const auto in_chunk = [&](int key) { return key < start ? 0 : key - start < num_keys ? key - start : num_keys; };
+    factors[m] = soften_row<T>(t, m, in_chunk(t.begins[m]), in_chunk(t.limits[m]), num_keys);
   }
   int column = 0;
   for (; column + 2 * kLanes <= D; column += 2 * kLanes)
@@ -236,6 +263,7 @@ void load_queries(const Attention& a, Tile& t, const Unit& unit) {
     std::memset(t.out[m], 0, D * sizeof(float));
     t.maxima[m] = -INFINITY;
     t.sums[m] = 0.f;
+    t.begins[m] = first_visible(a, position);
     t.limits[m] = position + 1;
   }
 }
@@ -247,7 +275,7 @@ void attend_unit(const Attention& a, Unit& unit, Unit& next) {
   Tile t;
   load_queries<T, M>(a, t, unit);
   const int context = t.limits[M - 1];
-  for (int start = 0; start < context; start += kChunk)
+  for (int start = chunk_start(t.begins[0]); start < context; start += kChunk)
     attend_chunk<T, M>(a, t, unit, next, start, context - start < kChunk ? context - start : kChunk);
   for (int m = 0; m < M; ++m) {
     const int row = unit.first_row + m, head = unit.head * group + row % group;

@@ -54,6 +54,26 @@ class AttentionShape:
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionRule:
+    """How scores are made of queries and keys, the same for every token of a layer.
+
+    `scale` multiplies the products; None: 1/sqrt(head_dim). `softcap` c > 0 bends a score s to
+    c·tanh(s/c) (Gemma 2, section 2). A token sees the last `window` keys, its own included; 0: all.
+    """
+
+    scale: float | None = None
+    softcap: float = 0.0
+    window: int = 0
+
+    def scale_for(self, head_dim: int) -> float:
+        """Return the factor for heads of this width."""
+        return 1 / math.sqrt(head_dim) if self.scale is None else self.scale
+
+
+PLAIN_RULE = AttentionRule()
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionBatch:
     """Which sequences a step extends. Tokens of a sequence are neighbours, sequences are in order.
 
@@ -124,8 +144,11 @@ def rotate(x: Tensor, cos_sin: Tensor) -> Tensor:
 class TorchPagedAttention:
     """The reference: one sequence after the other, scores and softmax in float32."""
 
-    def __init__(self, shape: AttentionShape, cos_sin: Tensor) -> None:
+    def __init__(
+        self, shape: AttentionShape, cos_sin: Tensor, rule: AttentionRule = PLAIN_RULE
+    ) -> None:
         self._shape = shape
+        self._rule = rule
         self._cos_sin = cos_sin
         self._batch: AttentionBatch | None = None
 
@@ -172,10 +195,17 @@ class TorchPagedAttention:
         keys = self._in_order(cache_keys.flatten(3), context)
         values = self._in_order(cache_values.flatten(2, 3), context)
         wide = queries.float().transpose(0, 1)
-        scores = wide @ keys.transpose(1, 2) / math.sqrt(shape.head_dim)
-        seen = torch.arange(first, context).unsqueeze(1) >= torch.arange(context)
-        weights = scores.masked_fill(~seen, -math.inf).softmax(dim=-1)
+        scores = wide @ keys.transpose(1, 2) * self._rule.scale_for(shape.head_dim)
+        if self._rule.softcap:
+            scores = (scores / self._rule.softcap).tanh() * self._rule.softcap
+        weights = scores.masked_fill(self._unseen(first, context), -math.inf).softmax(dim=-1)
         return (weights @ values).transpose(0, 1).to(queries.dtype)
+
+    def _unseen(self, first: int, context: int) -> Tensor:
+        """Return which keys the tokens from `first` on do not see: bool [tokens, context]."""
+        age = torch.arange(first, context).unsqueeze(1) - torch.arange(context)
+        window = self._rule.window or context
+        return (age < 0) | (age >= window)
 
     def _in_order(self, blocks: Tensor, context: int) -> Tensor:
         """[blocks, kv heads, block_size, head_dim] -> float32 [heads, context, head_dim]."""
@@ -194,8 +224,8 @@ class _Arguments(ctypes.Structure):
         ("unit_num_rows", ctypes.c_void_p),
         ("block_table_stride", ctypes.c_int64),
         *((name, ctypes.c_int32) for name in ("num_tokens", "num_units", "num_heads")),
-        *((name, ctypes.c_int32) for name in ("num_kv_heads", "head_dim", "block_size")),
-        ("scale", ctypes.c_float),
+        *((name, ctypes.c_int32) for name in ("num_kv_heads", "head_dim", "block_size", "window")),
+        *((name, ctypes.c_float) for name in ("scale", "softcap")),
     )
 
 
@@ -203,7 +233,12 @@ class NativePagedAttention:
     """The same by `paged_attention.cpp`."""
 
     def __init__(
-        self, library: ctypes.CDLL, shape: AttentionShape, cos_sin: Tensor, dtype: torch.dtype
+        self,
+        library: ctypes.CDLL,
+        shape: AttentionShape,
+        cos_sin: Tensor,
+        dtype: torch.dtype,
+        rule: AttentionRule = PLAIN_RULE,
     ) -> None:
         suffix = "bfloat16" if dtype == torch.bfloat16 else "float32"
         self._function = getattr(library, f"headrace_paged_attention_{suffix}")
@@ -216,7 +251,9 @@ class NativePagedAttention:
             num_kv_heads=shape.num_kv_heads,
             head_dim=shape.head_dim,
             block_size=shape.block_size,
-            scale=1 / math.sqrt(shape.head_dim),
+            window=rule.window,
+            scale=rule.scale_for(shape.head_dim),
+            softcap=rule.softcap,
         )
         self._address = ctypes.addressof(self._arguments)
 

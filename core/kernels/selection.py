@@ -27,7 +27,18 @@ from core.kernels.linear import (
     TorchResidual,
 )
 from core.kernels.native import load_native
+from core.kernels.norm import (
+    HeadNorms,
+    NativeNormAdd,
+    NativeNormHeads,
+    NormAdd,
+    NormHeads,
+    TorchNormAdd,
+    TorchNormHeads,
+)
 from core.kernels.paged_attention import (
+    PLAIN_RULE,
+    AttentionRule,
     AttentionShape,
     NativePagedAttention,
     PagedAttention,
@@ -55,21 +66,35 @@ class Kernels:
         """The file of the C++ kernels, another one for other sources or flags; or `torch`."""
         return "torch" if self.library is None else Path(self.library._name).name
 
-    def normed(self, weight: Tensor) -> Normed:
-        """Return the product rms_norm(x)·Wᵀ with `weight` [out, in]."""
-        return TorchNormed(weight) if self.library is None else NativeNormed(self.library, weight)
-
-    def residual(self, weight: Tensor) -> Residual:
-        """Return the product x·Wᵀ + other with `weight` [out, in]."""
+    def normed(self, weight: Tensor, bias: Tensor | None = None) -> Normed:
+        """Return the product rms_norm(x)·Wᵀ + bias with `weight` [out, in]."""
         if self.library is None:
-            return TorchResidual(weight)
-        return NativeResidual(self.library, weight)
+            return TorchNormed(weight, bias)
+        return NativeNormed(self.library, weight, bias)
 
-    def gated(self, gate: Tensor, up: Tensor) -> Gated:
-        """Return the gated product with `gate` and `up` [out, in]."""
+    def residual(self, weight: Tensor, bias: Tensor | None = None) -> Residual:
+        """Return the product x·Wᵀ + bias + other with `weight` [out, in]."""
         if self.library is None:
-            return TorchGated(gate, up)
-        return NativeGated(self.library, gate, up)
+            return TorchResidual(weight, bias)
+        return NativeResidual(self.library, weight, bias)
+
+    def gated(self, gate: Tensor, up: Tensor, activation: str = "silu") -> Gated:
+        """Return the gated product with `gate` and `up` [out, in]; `silu` or `gelu`."""
+        if self.library is None:
+            return TorchGated(gate, up, activation)
+        return NativeGated(self.library, gate, up, activation)
+
+    def norm_add(self, norm: Tensor, epsilon: float) -> NormAdd:
+        """Return other + rms_norm(x) with `norm` float32 [size]."""
+        if self.library is None:
+            return TorchNormAdd(norm, epsilon)
+        return NativeNormAdd(self.library, norm, epsilon, self.dtype)
+
+    def head_norms(self, norms: HeadNorms) -> NormHeads:
+        """Return the norm of queries and keys, in place."""
+        if self.library is None:
+            return TorchNormHeads(norms)
+        return NativeNormHeads(self.library, norms, self.dtype)
 
     def vocabulary(self, weight: Tensor) -> Vocabulary:
         """Return the embedding or LM head with `weight` [vocabulary, hidden]."""
@@ -81,11 +106,13 @@ class Kernels:
         """Return the ways to choose tokens."""
         return TorchChoice() if self.library is None else NativeChoice(self.library)
 
-    def attention(self, shape: AttentionShape, cos_sin: Tensor) -> PagedAttention:
+    def attention(
+        self, shape: AttentionShape, cos_sin: Tensor, rule: AttentionRule = PLAIN_RULE
+    ) -> PagedAttention:
         """Return the attention; `cos_sin` float32 [positions, head_dim]."""
         if self.library is None:
-            return TorchPagedAttention(shape, cos_sin)
-        return NativePagedAttention(self.library, shape, cos_sin, self.dtype)
+            return TorchPagedAttention(shape, cos_sin, rule)
+        return NativePagedAttention(self.library, shape, cos_sin, self.dtype, rule)
 
 
 def select_kernels(

@@ -78,6 +78,22 @@ inline Floats exp_coarse(Floats x) {
   return x < -87.f ? Floats{} : scaled;
 }
 
+// 1 / (1 + e^-x), the logistic function.
+inline Floats logistic(Floats x) {
+  const Floats e = exp_nonpositive(x < 0.f ? x : -x);
+  return (x < 0.f ? e : broadcast(1.f)) / (1.f + e);
+}
+
+// Absolute error below 2e-7; NaN for NaN.
+inline Floats hyperbolic_tangent(Floats x) {
+  const Floats magnitude = x < 0.f ? -x : x;
+  const Floats e = exp_nonpositive(-2.f * magnitude);
+  const Floats far = (1.f - e) / (1.f + e);
+  const Floats square = x * x;  // near 0 the difference above would lose digits: Taylor's series
+  const Floats near = x + x * square * (-3.33333333e-1f + square * (1.33333333e-1f + square * -5.39682540e-2f));
+  return magnitude < 0.125f ? near : x < 0.f ? -far : far;
+}
+
 inline float sum(Floats v) {
   for (int half = 8; half; half /= 2)
     for (int i = 0; i < half; ++i) v[i] += v[i + half];
@@ -132,6 +148,17 @@ struct Bfloat16 {
 #endif
   }
 };
+
+// What rms_norm multiplies x [size] with, before its weights.
+template <class T>
+inline float norm_factor(const typename T::Element* x, int size, float epsilon) {
+  Floats squares = {};
+  for (int i = 0; i < size; i += kLanes) {
+    const Floats v = T::get16(x + i);
+    squares += v * v;
+  }
+  return 1.f / std::sqrt(sum(squares) / size + epsilon);
+}
 
 // acc[M rows][N * 16 columns] += rows[M][depth] * panel[depth][columns], in cells.
 // Row m's cell k lies at rows[m * kRowStride + k * kDepthStride], column cells of step k at panel[k * panel_stride].

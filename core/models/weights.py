@@ -17,6 +17,10 @@ from torch import Tensor
 from core.errors import ModelError
 from core.models.directory import weight_files
 
+QUANTIZED_SUFFIXES = (
+    *(".qweight", ".qzeros", ".scales", ".g_idx"),
+    *(".weight_scale", ".weight_scale_inv", ".input_scale"),
+)
 FLOAT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -57,6 +61,11 @@ class WeightFiles:
         names = {str(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         if stated is not None and (missing := stated - names):
             raise ModelError(f"{path}: tensor {min(missing)} of the index is missing")
+        if quantized := sorted(name for name in names if name.endswith(QUANTIZED_SUFFIXES)):
+            raise ModelError(
+                f"{path}: tensor {quantized[0]} belongs to quantized weights (FP8, GPTQ or AWQ),"
+                " which are not supported: take a checkpoint in bfloat16, float16 or float32"
+            )
         self._locations.update(dict.fromkeys(names, path))
 
     def __contains__(self, name: str) -> bool:
@@ -74,17 +83,23 @@ class WeightFiles:
             raise ModelError(f"{path}: tensor {name} has shape {found}, config.json says {shape}")
         tensor: Tensor = file.get_tensor(name)
         if tensor.dtype not in FLOAT_DTYPES:
-            raise ModelError(f"{path}: tensor {name} has unsupported type {tensor.dtype}")
+            raise ModelError(
+                f"{path}: tensor {name} has unsupported type {tensor.dtype}"
+                " (supported: bfloat16, float16, float32)"
+            )
         low, high = torch.aminmax(tensor)
         if not (torch.isfinite(low) and torch.isfinite(high)):
             raise ModelError(f"{path}: tensor {name} holds NaN or infinity")
         self._taken.add(name)
         return tensor.to(dtype, copy=True)
 
-    def finish(self, ignored: Iterable[str] = ()) -> None:
-        """Raise ModelError if the files hold tensors that were not taken and are not `ignored`."""
+    def finish(self, family: str, ignored: Iterable[str] = ()) -> None:
+        """Raise ModelError if the files hold tensors that were not taken and are not `ignored`.
+
+        `family` is the model's, for the message.
+        """
         extra = sorted(self._locations.keys() - self._taken - set(ignored))
         extra = [name for name in extra if not name.endswith(".rotary_emb.inv_freq")]
         if extra:
             path = self._locations[extra[0]]
-            raise ModelError(f"{path}: tensor {extra[0]} is not part of a Llama model")
+            raise ModelError(f"{path}: tensor {extra[0]} is not part of a {family} model")

@@ -34,6 +34,7 @@ PLANTS = {
     "dashboard/planted.py": "import core.config",
     "frontends/health.py": "import core.scheduler.plan",
     "frontends/http/sse.py": "import frontends.admin.access",
+    "core/models/decoder.py": "import core.config",
 }
 CONTRACTS = (
     "Arrows point one way",
@@ -41,6 +42,7 @@ CONTRACTS = (
     "The dashboard knows the engine only through ipc",
     "Frontends know the engine's vocabulary, not its parts",
     "The OpenAI port knows nothing of the admin pool",
+    "Models run without configuration or processes",
 )
 
 

@@ -14,8 +14,9 @@ from core.executor.kv_pool import allocate_kv_pool
 from core.executor.model_runner import ModelRunner
 from core.executor.protocol import ExecutorInfo, ExecutorStatistics
 from core.kernels.selection import Kernels
-from core.models.llama import LlamaModel, load_weights
-from core.models.llama_config import read_model_config
+from core.models.decoder import Decoder
+from core.models.decoder_weights import load_weights
+from core.models.model_config import read_model_config
 from core.scheduler.plan import RecordArray, ResultError, StepPlan, StepResult
 from tests.support.dense_llama import DenseLlama
 from tests.support.native_kernels import native_library
@@ -43,7 +44,7 @@ class RunnerExecutor:
         kernels = Kernels(native_library() if path == "cpp" else None, dtype)
         config = read_model_config(directory)
         weights = load_weights(directory, config, kernels)
-        self.model = LlamaModel(
+        self.model = Decoder(
             config, weights, kernels, block_size=block_size, num_positions=config.max_position
         )
         shape = self.model.attention_shape.cache_shape(NUM_BLOCKS)

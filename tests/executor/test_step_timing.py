@@ -9,8 +9,9 @@ from core.executor.kv_pool import SwapSpace
 from core.executor.step_timing import SHAPES, StepTimer, copy_speed, known_or_measured
 from core.kernels.choice import TorchChoice
 from core.kernels.selection import Kernels
-from core.models.llama import LlamaModel, load_weights
-from core.models.llama_config import read_model_config
+from core.models.decoder import Decoder
+from core.models.decoder_weights import load_weights
+from core.models.model_config import read_model_config
 from core.policy.calibration import MeasuredStep, fit_basis
 from core.policy.cost_model import CostBasis, StepWork
 from tests.support.plan_driver import ManualClock
@@ -31,15 +32,15 @@ class TickingClock(ManualClock):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> LlamaModel:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
     """A tiny model with plain kernels."""
     directory = write_tiny_model(tmp_path_factory.mktemp("model"))
     config, kernels = read_model_config(directory), Kernels(None, torch.float32)
     weights = load_weights(directory, config, kernels)
-    return LlamaModel(config, weights, kernels, block_size=16, num_positions=256)
+    return Decoder(config, weights, kernels, block_size=16, num_positions=256)
 
 
-def test_every_shape_that_fits_is_run(model: LlamaModel) -> None:
+def test_every_shape_that_fits_is_run(model: Decoder) -> None:
     """Longer contexts than the model has are left out; the shortest of the runs counts."""
     with torch.inference_mode():
         steps = StepTimer(model, TorchChoice(), torch.float32, TickingClock()).measure()

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from core.config import EngineConfig
 from core.errors import ModelError
 from core.models.directory import weight_files
 from core.models.registry import (
     ALIASES,
+    DEFAULT_MODEL,
     check_safetensors,
     list_models,
     models_directory,
@@ -100,6 +102,12 @@ def test_shards_are_read_by_their_index(model: Path) -> None:
         index.write_text(json.dumps({"weight_map": names}))
         with pytest.raises(ModelError, match="shards"):
             weight_files(model)
+
+
+def test_the_default_model_is_the_configurations() -> None:
+    """What `headrace models pull` brings without a name is what an engine runs without one."""
+    assert EngineConfig().model == DEFAULT_MODEL
+    assert DEFAULT_MODEL in ALIASES
 
 
 def test_the_models_directory_follows_xdg() -> None:

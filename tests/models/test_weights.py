@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 
 from core.errors import ModelError
 from core.kernels.selection import Kernels
-from core.models.llama import LlamaWeights, load_weights
-from core.models.llama_config import read_model_config
+from core.models.decoder_weights import DecoderWeights, load_weights
+from core.models.model_config import read_model_config
 from tests.support.native_kernels import native_library
 from tests.support.tiny_model import write_tiny_model
 
@@ -24,7 +24,7 @@ def directory(tmp_path: Path) -> Path:
     return write_tiny_model(tmp_path)
 
 
-def load(directory: Path) -> LlamaWeights:
+def load(directory: Path) -> DecoderWeights:
     """Load with the plain-torch kernels."""
     return load_weights(directory, read_model_config(directory), Kernels(None, torch.float32))
 

@@ -1,0 +1,192 @@
+"""The weights of a decoder: read by the names of its family, checked, and packed one at a time.
+
+Owns: how tensors of the files become the products of a layer. Never knows: the order in which a
+forward pass uses them. Each product is packed as soon as it is read, so that one copy remains; a
+tied LM head shares the embedding's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from core.kernels.linear import Gated, Normed, Residual
+from core.kernels.norm import HeadNorms, NormedHeads, NormedResidual
+from core.kernels.selection import Kernels
+from core.kernels.vocabulary import Vocabulary
+from core.models.decoder_config import DecoderConfig
+from core.models.rope import rotary_order
+from core.models.weights import WeightFiles
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One layer; norms float32 [hidden], None where the products take their input as it is."""
+
+    input_norm: Tensor | None
+    qkv: Normed
+    out: Residual
+    mlp_norm: Tensor | None
+    gate_up: Gated
+    down: Residual
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the layer, bytes."""
+        products = (self.qkv, self.out, self.gate_up, self.down)
+        norms = (norm for norm in (self.input_norm, self.mlp_norm) if norm is not None)
+        return sum(p.num_bytes for p in products) + sum(norm.nbytes for norm in norms)
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderWeights:
+    """All weights of a model; `head` is `embedding` itself when tied."""
+
+    embedding: Vocabulary
+    layers: tuple[LayerWeights, ...]
+    norm: Tensor
+    head: Vocabulary
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all weights, bytes."""
+        head = 0 if self.head is self.embedding else self.head.num_bytes
+        layers = sum(layer.num_bytes for layer in self.layers)
+        return self.embedding.num_bytes + layers + self.norm.nbytes + head
+
+
+def load_weights(directory: Path, config: DecoderConfig, kernels: Kernels) -> DecoderWeights:
+    """Read, check and pack the weights in `directory`; raises ModelError."""
+    names = config.weight_names
+    with WeightFiles(directory) as files:
+        embedding = _vocabulary(files, names.embedding, config, kernels)
+        layers = tuple(
+            _LayerReader(files, index, config, kernels).read() for index in range(config.num_layers)
+        )
+        norm = _norm(files, names.norm, config.hidden_size, config)
+        head = embedding
+        if not config.tie_word_embeddings:
+            head = _vocabulary(files, names.head, config, kernels)
+        files.finish(config.family, (f"{names.head}.weight",) if head is embedding else ())
+    return DecoderWeights(embedding, layers, norm, head)
+
+
+def _vocabulary(
+    files: WeightFiles, name: str, config: DecoderConfig, kernels: Kernels
+) -> Vocabulary:
+    shape = (config.vocab_size, config.hidden_size)
+    return kernels.vocabulary(files.take(f"{name}.weight", shape, kernels.dtype))
+
+
+def _norm(files: WeightFiles, name: str, size: int, config: DecoderConfig) -> Tensor:
+    norm = files.take(f"{name}.weight", (size,), torch.float32)
+    return norm + 1.0 if config.features.norms_add_one else norm
+
+
+class _LayerReader:
+    """Reads one layer."""
+
+    def __init__(
+        self, files: WeightFiles, index: int, config: DecoderConfig, kernels: Kernels
+    ) -> None:
+        self._files = files
+        self._prefix = config.weight_names.layer.format(index)
+        self._config = config
+        self._kernels = kernels
+
+    def read(self) -> LayerWeights:
+        config, names, features = self._config, self._config.weight_names, self._config.features
+        hidden, inner = config.hidden_size, config.intermediate_size
+        gate, up = self._parts(names.gate_up, (inner, inner), hidden)
+        return LayerWeights(
+            input_norm=self._norm(names.input_norm, hidden),
+            qkv=self._qkv(),
+            out=self._residual(
+                names.out, config.q_size, names.attention_post_norm, features.out_bias
+            ),
+            mlp_norm=self._norm(names.mlp_norm, hidden),
+            gate_up=self._kernels.gated(gate, up, features.activation),
+            down=self._residual(names.down, inner, names.mlp_post_norm, has_bias=False),
+        )
+
+    def _qkv(self) -> Normed:
+        """Return the product of queries, keys and values, their norms included if there are any."""
+        config, names = self._config, self._config.weight_names
+        sizes = (config.q_size, config.kv_size, config.kv_size)
+        weight = torch.cat(self._parts(names.qkv, sizes, config.hidden_size))
+        bias = self._bias(names.qkv, sizes) if config.features.qkv_bias else None
+        product = self._kernels.normed(
+            self._with_pairs_apart(weight), None if bias is None else self._with_pairs_apart(bias)
+        )
+        norms = self._head_norms()
+        if norms is None:
+            return product
+        return NormedHeads(product, self._kernels.head_norms(norms), norms)
+
+    def _head_norms(self) -> HeadNorms | None:
+        config, names = self._config, self._config.weight_names
+        if names.query_norm is None or names.key_norm is None:
+            return None
+        pieces, sizes = (config.num_heads, config.num_kv_heads), (config.head_dim, config.head_dim)
+        if config.features.norms_whole_query:
+            pieces, sizes = (1, 1), (config.q_size, config.kv_size)
+        query, key = (
+            self._head_order(_norm(self._files, self._prefix + name, size, config))
+            for name, size in zip((names.query_norm, names.key_norm), sizes, strict=True)
+        )
+        return HeadNorms(query, key, *pieces, config.rms_norm_eps)
+
+    def _residual(self, name: str, in_size: int, post_norm: str | None, has_bias: bool) -> Residual:
+        config, kernels = self._config, self._kernels
+        size = config.hidden_size
+        (weight,) = self._parts((name,), (size,), in_size)
+        bias = self._bias((name,), (size,)) if has_bias else None
+        norm = self._norm(post_norm, size)
+        if norm is None:
+            return kernels.residual(weight, bias)
+        return NormedResidual(
+            kernels.normed(weight, bias), kernels.norm_add(norm, config.rms_norm_eps)
+        )
+
+    def _norm(self, name: str | None, size: int) -> Tensor | None:
+        return None if name is None else _norm(self._files, self._prefix + name, size, self._config)
+
+    def _parts(
+        self, names: Sequence[str], sizes: Sequence[int], in_size: int
+    ) -> tuple[Tensor, ...]:
+        """Return a weight [size, in_size] for each of `sizes`; a single name holds them all."""
+        dtype = self._kernels.dtype
+        if len(names) == 1:
+            shape = (sum(sizes), in_size)
+            whole = self._files.take(f"{self._prefix}{names[0]}.weight", shape, dtype)
+            return torch.split(whole, list(sizes))
+        return tuple(
+            self._files.take(f"{self._prefix}{name}.weight", (size, in_size), dtype)
+            for name, size in zip(names, sizes, strict=True)
+        )
+
+    def _bias(self, names: Sequence[str], sizes: Sequence[int]) -> Tensor:
+        """Return the biases of all `sizes`, float32, one below the other."""
+        if len(names) == 1:
+            sizes = (sum(sizes),)
+        return torch.cat(
+            [
+                self._files.take(f"{self._prefix}{name}.bias", (size,), torch.float32)
+                for name, size in zip(names, sizes, strict=True)
+            ]
+        )
+
+    def _with_pairs_apart(self, rows: Tensor) -> Tensor:
+        """Return rows of qkv with queries and keys in the order that `rope_table` turns."""
+        if self._config.rope.rotary_dim == self._config.head_dim:
+            return rows
+        turning = self._config.q_size + self._config.kv_size
+        return torch.cat((self._head_order(rows[:turning]), rows[turning:]))
+
+    def _head_order(self, rows: Tensor) -> Tensor:
+        """Return rows [heads * head_dim, …] with each head's dimensions in that order."""
+        size = self._config.head_dim
+        order = rotary_order(size, self._config.rope.rotary_dim)
+        return rows.view(-1, size, *rows.shape[1:])[:, order].flatten(0, 1)

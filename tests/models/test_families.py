@@ -1,0 +1,207 @@
+"""Every model family against transformers, through the paged KV cache in chunks."""
+
+import math
+from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from core.kernels.paged_attention import AttentionBatch
+from core.kernels.selection import Kernels
+from core.models.decoder import Decoder
+from core.models.decoder_config import DecoderConfig, Features
+from core.models.decoder_weights import load_weights
+from core.models.model_config import read_model_config
+from core.models.weights import WeightFiles
+from tests.support.native_kernels import native_library
+from tests.support.transformers_models import CASES, Case, reference_logits, write_model
+
+BLOCK_SIZE = 8
+CLOSE = 1e-4
+FAR = 1e-3
+
+Change = Callable[[DecoderConfig], DecoderConfig]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> "Models":
+    """All models, written when first asked for."""
+    return Models(tmp_path_factory.mktemp("families"))
+
+
+class Models:
+    """Directories of the cases, and transformers' logits of their tokens."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @cache  # noqa: B019 (lives as long as the module)
+    def directory(self, name: str) -> Path:
+        """The model of a case."""
+        return write_model(self._root / name, CASES[name])
+
+    @cache  # noqa: B019
+    def expected(self, name: str) -> Tensor:
+        """The reference of a case."""
+        return reference_logits(self.directory(name), tokens_of(CASES[name]))
+
+
+def tokens_of(case: Case) -> list[int]:
+    """Random ids of the case's length."""
+    random = np.random.default_rng(case.num_tokens)
+    return [int(token_id) for token_id in random.integers(2, 301, case.num_tokens)]
+
+
+def chunked_logits(
+    directory: Path, token_ids: list[int], config: DecoderConfig, library: bool = True
+) -> Tensor:
+    """Return the engine's float32 logits, computed in chunks and decodes over scattered blocks."""
+    kernels = Kernels(native_library() if library else None, torch.float32)
+    count = len(token_ids)
+    with torch.inference_mode():
+        weights = load_weights(directory, config, kernels)
+        model = Decoder(config, weights, kernels, block_size=BLOCK_SIZE, num_positions=count)
+        num_blocks = -(-count // BLOCK_SIZE)
+        shape = model.attention_shape.cache_shape(num_blocks + 3)
+        caches = [torch.full(shape, math.nan) for _ in range(config.num_layers)]
+        table = np.random.default_rng(1).permutation(num_blocks + 3).astype(np.int32)
+        hidden = []
+        for start, end in chunks(count):
+            batch = AttentionBatch(
+                np.zeros(1, dtype=np.int32),
+                np.array([end - start], dtype=np.int32),
+                np.array([start], dtype=np.int32),
+                table[None, :num_blocks].copy(),
+            )
+            ids = torch.tensor(token_ids[start:end], dtype=torch.int32)
+            hidden.append(model.forward(ids, batch, caches))
+        return model.logits(torch.cat(hidden))
+
+
+def chunks(count: int) -> list[tuple[int, int]]:
+    """A prompt in pieces of 13, its last 8 tokens as decodes."""
+    borders = [*range(0, count - 8, 13), *range(count - 8, count + 1)]
+    return list(pairwise(borders))
+
+
+def furthest(one: Tensor, other: Tensor) -> float:
+    """The largest difference of two logits."""
+    return float((one - other).abs().max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", [True, False], ids=["cpp", "torch"])
+@pytest.mark.parametrize("name", CASES)
+def test_logits_equal_those_of_transformers(models: Models, name: str, library: bool) -> None:
+    """Prompts in pieces and decodes give the reference's logits, whatever the family has."""
+    directory, token_ids = models.directory(name), tokens_of(CASES[name])
+    config = read_model_config(directory)
+    assert len(token_ids) <= config.max_position
+    got = chunked_logits(directory, token_ids, config, library)
+    assert furthest(got, models.expected(name)) < CLOSE
+
+
+def features(**values: object) -> Change:
+    """A change of features."""
+    return lambda config: replace(config, features=replace(config.features, **values))  # type: ignore[arg-type]
+
+
+def rope(**values: object) -> Change:
+    """A change of the rotary embedding."""
+    return lambda config: replace(config, rope=replace(config.rope, **values))  # type: ignore[arg-type]
+
+
+def narrower(config: DecoderConfig) -> DecoderConfig:
+    """Every window one key shorter."""
+    windows = tuple(window - 1 if window else 0 for window in config.features.windows)
+    return replace(config, features=replace(config.features, windows=windows))
+
+
+def shifted(config: DecoderConfig) -> DecoderConfig:
+    """The windows of each layer at the next one."""
+    windows = config.features.windows
+    return replace(config, features=replace(config.features, windows=(windows[-1], *windows[:-1])))
+
+
+def without_head_norms(config: DecoderConfig) -> DecoderConfig:
+    """Norms of queries and keys that are in the files but not used."""
+    names = replace(config.weight_names, query_norm=None, key_norm=None)
+    return replace(config, weight_names=names)
+
+
+def with_local_rope_everywhere(config: DecoderConfig) -> DecoderConfig:
+    """The rotary embedding of local layers in all of them."""
+    assert config.local_rope is not None
+    return replace(config, rope=config.local_rope)
+
+
+def swapped_post_norms(config: DecoderConfig) -> DecoderConfig:
+    """The norm behind attention and the one behind the MLP, exchanged."""
+    names = config.weight_names
+    return replace(
+        config,
+        weight_names=replace(
+            names,
+            attention_post_norm=names.mlp_post_norm,
+            mlp_post_norm=names.attention_post_norm,
+        ),
+    )
+
+
+FAULTS: dict[str, tuple[str, Change]] = {
+    "activation": ("gemma2", features(activation="silu")),
+    "norms_add_one": ("gemma2", features(norms_add_one=False)),
+    "scales_embedding": ("gemma3", features(scales_embedding=False)),
+    "attention_scale": ("gemma2", features(attention_scale=None)),
+    "attention_softcap": ("gemma2", features(attention_softcap=0.0)),
+    "logits_softcap": ("gemma2", features(logits_softcap=0.0)),
+    "post_norms": ("gemma2", swapped_post_norms),
+    "alternating_windows": ("gemma2", shifted),
+    "local_rope": ("gemma3", lambda config: replace(config, local_rope=None)),
+    "rope_of_all_layers": ("gemma3", with_local_rope_everywhere),
+    "window": ("mistral", narrower),
+    "no_window": ("phi3", features(windows=())),
+    "window_layers": ("qwen2-window", shifted),
+    "qkv_bias": ("qwen2", features(qkv_bias=False)),
+    "out_bias": ("llama-untied", features(out_bias=False)),
+    "head_norms": ("qwen3", without_head_norms),
+    "norms_of_whole_query": ("olmo2", without_head_norms),
+    "post_norm": ("olmo2", swapped_post_norms),
+    "norm_epsilon": ("olmo2", lambda config: replace(config, rms_norm_eps=0.1)),
+    "tied_head": ("llama-untied", lambda config: replace(config, tie_word_embeddings=True)),
+    "rope_theta": ("llama", rope(theta=20000.0)),
+    "linear": ("linear-rope", rope(factor=1.0)),
+    "dynamic": ("dynamic-rope", rope(kind="default")),
+    "llama3": ("llama3-rope", rope(kind="default")),
+    "llama3_blend": ("llama3-rope", rope(high_freq_factor=1.5)),
+    "yarn": ("yarn-rope", rope(kind="linear")),
+    "yarn_attention": ("yarn-rope", rope(attention_factor=1.0)),
+    "longrope": ("phi3-longrope", rope(original_max_position=101)),
+    "longrope_attention": ("phi3-shortrope", rope(attention_factor=1.0)),
+    "partial_rotary": ("phi3-longrope", rope(rotary_dim=16, kind="default")),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_feature_that_is_wrong_shows(
+    models: Models, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """With any one feature planted wrong the logits are far from the reference's."""
+    name, change = FAULTS[fault]
+    monkeypatch.setattr(WeightFiles, "finish", lambda *arguments: None)  # weights left unused
+    directory, token_ids = models.directory(name), tokens_of(CASES[name])
+    faulty = change(read_model_config(directory))
+    assert furthest(chunked_logits(directory, token_ids, faulty), models.expected(name)) > FAR
+
+
+def test_every_feature_has_a_planted_fault() -> None:
+    """A feature that is added to the decoder needs a fault that a family notices."""
+    planted = {"qkv_bias", "window", *FAULTS}
+    assert {f.name for f in fields(Features)} - planted == {"norms_whole_query", "windows"}
