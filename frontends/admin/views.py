@@ -4,6 +4,7 @@ Owns: the shape of these answers, as declared in `ipc.control`. Never knows: soc
 """
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from frontends.health import assess, last_step_age_s, oldest_wait_s
 from frontends.metrics.engine import leftovers_of
 from frontends.metrics.replicas import block_counts, replicas_of
 from frontends.metrics.vllm import EngineFacts, kv_usage
+from frontends.refusals import refusals
 from ipc.pages import NO_BUDGET
 
 STALE_S = 1.0
@@ -119,33 +121,34 @@ def state_name(value: int) -> str:
 
 def tenants(boards: Boards) -> list[Record]:
     """Return a record per tenant."""
-    page = boards.record("scheduler")
-    return [tenant(row) for row in page["tenants"][: int(page["num_tenants"])]]
+    page, told = boards.record("scheduler"), refusals(boards)
+    return [tenant(row, told) for row in page["tenants"][: int(page["num_tenants"])]]
 
 
-def tenant(row: np.void) -> Record:
-    """Return what the scheduler says of one tenant."""
+def tenant(row: np.void, told: Mapping[str, Mapping[str, int]]) -> Record:
+    """Return what the scheduler says of one tenant, and what its clients were told."""
     counts = (
         "num_waiting", "num_running", "num_preempted", "held_blocks", "requests",
         "prompt_tokens", "cached_tokens", "generated_tokens", "preemptions",
     )  # fmt: skip
-    rejected = {r.code: int(row["rejections"][r]) for r in RejectionReason if row["rejections"][r]}
+    name = text_of(row["name"])
     return {
-        "tenant": text_of(row["name"]),
+        "tenant": name,
         **{field: int(row[field]) for field in counts},
-        "rejections": rejected,
+        "rejections": dict(told.get(name, {})),
     }
 
 
 def tenancy(boards: Boards) -> Record:
     """Return the result of `tenants`."""
-    page = boards.record("scheduler")
+    page, told = boards.record("scheduler"), refusals(boards)
+    rows = page["tenants"][: int(page["num_tenants"])]
     return {
         "classes": [
             class_standing(name, row)
             for name, row in zip(CLASS_NAMES, page["classes"], strict=True)
         ],
-        "tenants": [tenant_standing(row) for row in page["tenants"][: int(page["num_tenants"])]],
+        "tenants": [tenant_standing(row, told) for row in rows],
         **freshness(boards),
     }
 
@@ -167,9 +170,9 @@ def class_standing(name: str, row: np.void) -> Record:
     }
 
 
-def tenant_standing(row: np.void) -> Record:
+def tenant_standing(row: np.void, told: Mapping[str, Mapping[str, int]]) -> Record:
     """Return what a tenant has, and what it is due."""
-    known = tenant(row)
+    known = tenant(row, told)
     budget = int(row["budget_tokens"])
     return {
         "tenant": known["tenant"],

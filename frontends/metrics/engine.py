@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from core.errors import RejectionReason
 from core.metering import PreemptionCause, PreemptionKind
 from core.request import RequestStatus
 from frontends.boards import Boards, text_of
@@ -22,14 +21,13 @@ from frontends.metrics.shown import (
     gauge,
     histogram,
 )
+from frontends.refusals import REASON_CODES
 from ipc.pages import (
     LATENCY_BUCKETS_S,
     RECLAIM_BUCKETS_S,
     RECLAIM_BUCKETS_STEPS,
     STEP_BUCKETS_S,
 )
-
-REASON_CODES = tuple((reason.value, reason.code) for reason in RejectionReason if reason.value)
 
 BY_FIELD = (
     Shown(gauge("headrace_ready", "1 if new requests are admitted."), "ready"),

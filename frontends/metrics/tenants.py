@@ -11,7 +11,6 @@ import numpy as np
 
 from core.tenancy import CLASS_NAMES
 from frontends.boards import Boards, text_of
-from frontends.metrics.engine import REASON_CODES
 from frontends.metrics.exposition import Exposition, Family, Labels
 from frontends.metrics.shown import (
     S_PER_NS,
@@ -23,6 +22,7 @@ from frontends.metrics.shown import (
     gauge,
     histogram,
 )
+from frontends.refusals import refusals
 from ipc.page_sums import http_classes, http_tenants
 from ipc.pages import ITL_BUCKETS_S, LATENCY_BUCKETS_S, NO_BUDGET, TTFT_BUCKETS_S
 
@@ -175,15 +175,13 @@ def add_tenants(out: Exposition, boards: Boards) -> None:
     out.add(TENANT_BUDGET, [(label, left) for label, left in budgets if left != NO_BUDGET])
     add_histogram_columns(out, (TENANT_QUEUE_TIME,), labels, rows)
     clients = http_tenants([page.record for _, page in boards.of_kind("http")])
-    labels = tenant_labels(clients)
-    add_histogram_columns(out, TENANT_TIMES, labels, clients)
-    counts = clients["rejections"]
-    seen = [
-        ((*labels[row], ("reason", code)), int(counts[row, value]))
-        for value, code in REASON_CODES
-        for row in np.flatnonzero(counts[:, value]).tolist()
+    add_histogram_columns(out, TENANT_TIMES, tenant_labels(clients), clients)
+    told = [
+        ((("tenant", tenant), ("reason", code)), count)
+        for tenant, counts in refusals(boards).items()
+        for code, count in counts.items()
     ]
-    out.add(TENANT_REJECTIONS, seen)
+    out.add(TENANT_REJECTIONS, told)
 
 
 def add_classes(out: Exposition, boards: Boards) -> None:

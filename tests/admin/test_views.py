@@ -20,6 +20,7 @@ from tests.support.boards import (
     child_row,
     healthy,
     page,
+    refusal_fields,
     scheduler_fields,
     supervisor_fields,
 )
@@ -80,14 +81,13 @@ def test_status_has_every_process_with_its_state_and_restarts() -> None:
 
 def test_requests_from_the_board_have_the_declared_fields_and_the_tenants_counts() -> None:
     """Only the asked-for tenant is counted, and reasons of refusals have their public codes."""
-    rejections = [0] * 32
-    rejections[RejectionReason.TENANT_RATE] = 4
     tenants = [
-        {"name": b"acme", "num_running": 2, "num_waiting": 1, "rejections": rejections},
+        {"name": b"acme", "num_running": 2, "num_waiting": 1},
         {"name": b"zeta", "num_running": 5},
     ]
     fields = scheduler_fields(num_tenants=2, tenants=tenants)
-    boards = healthy({"scheduler": page("scheduler", fields)})
+    told = refusal_fields(b"acme", RejectionReason.TENANT_RATE, 4)
+    boards = healthy({"scheduler": page("scheduler", fields), "http.0": page("http.0", told)})
     result: dict[str, Any] = views.requests_from_board(boards, "acme")
     assert set(result) == {field.name for field in COMMANDS["requests"].result}
     assert (result["total"], result["stale"]) == (3, True)
@@ -113,17 +113,15 @@ def test_tenants_has_exactly_the_declared_fields() -> None:
 
 def test_tenants_shows_what_each_has_and_is_due() -> None:
     """A tenant without a token-rate budget has none left, which is not 0."""
-    rejections = np.zeros(32, np.uint64)
-    rejections[RejectionReason.TENANT_RATE] = 2
     rows = [
         {"name": b"acme", "weight": 3.0, "share_due": 0.75, "share_used": 0.5, "paused": 1,
-         "budget_tokens": 120, "kv_quota_blocks": 50, "held_blocks": 20, "preemptions": 4,
-         "rejections": rejections},
+         "budget_tokens": 120, "kv_quota_blocks": 50, "held_blocks": 20, "preemptions": 4},
         {"name": b"zeta", "budget_tokens": -1, "oldest_wait_ns": 1_500_000_000},
     ]  # fmt: skip
     classes = [{"weight": 8.0, "reserved_blocks": 10, "reserved_seqs": 4}]
     fields = scheduler_fields(num_tenants=2, tenants=rows, classes=classes)
-    result = tenancy(healthy({"scheduler": page("scheduler", fields)}))
+    told = page("http.0", refusal_fields(b"acme", RejectionReason.TENANT_RATE, 2))
+    result = tenancy(healthy({"scheduler": page("scheduler", fields), "http.0": told}))
     acme, zeta = result["tenants"]
     assert (acme["share_due"], acme["share_used"], acme["paused"]) == (0.75, 0.5, True)
     assert (acme["kv_held"], acme["kv_quota"], acme["preempted"]) == (20, 50, 4)

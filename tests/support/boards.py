@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 
 from core.clock import NS_PER_S
+from core.errors import RejectionReason
 from core.supervision.states import ProcessState
 from frontends.boards import LAYOUTS, Boards, Page, kind_of
 from ipc.heartbeat import Heartbeat, HeartbeatState
+from ipc.pages import MAX_REJECTION_REASONS
 
 NOW_NS = 1_000 * NS_PER_S
 CHILDREN = ("admin.0", "admin.1", "executor.0.0", "scheduler", "tokenizer.0", "http.0")
@@ -63,6 +65,13 @@ def scheduler_fields(replicas: list[Fields] | None = None, **fields: Any) -> Fie
     """Return the scheduler's page of an engine that is ready."""
     rows = [replica_fields()] if replicas is None else replicas
     return {"ready": 1, "num_replicas": len(rows), "replicas": rows} | fields
+
+
+def refusal_fields(tenant: bytes, reason: RejectionReason, count: int) -> Fields:
+    """Return the page of an http process that has told a tenant's clients of refusals."""
+    counts = np.zeros(MAX_REJECTION_REASONS, np.uint64)
+    counts[reason] = count
+    return {"num_tenants": 1, "tenants": [{"name": tenant, "rejections": counts}]}
 
 
 def beat(age_s: float = 0.01, **fields: Any) -> Heartbeat:
