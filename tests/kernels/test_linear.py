@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from core.kernels.linear import (
+    ACTIVATIONS,
     NativeGated,
     NativeNormed,
     NativeResidual,
@@ -26,6 +27,9 @@ SHAPES = pytest.mark.parametrize(
 )
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-6}
 EPSILON = 1e-5
+KINDS = pytest.mark.parametrize(
+    "kind", ["normed", "biased", "residual", "biased-residual", "gated", "geglu"]
+)
 
 Product = Callable[[Tensor, Tensor], Tensor]
 
@@ -44,32 +48,45 @@ class Operands:
         self.x = random(rows, inputs).mul(3).to(dtype)
         self.other = random(rows, columns).to(dtype)
         self.norm = 1 + random(inputs) / 10
+        self.bias = random(columns)
 
     def native(self) -> dict[str, Product]:
         """Each product as a function of (x, other) by the C++ kernels."""
         library = native_library()
         normed = NativeNormed(library, self.weight)
         gated = NativeGated(library, self.weight, self.up)
+        biased = NativeNormed(library, self.weight, self.bias)
+        geglu = NativeGated(library, self.weight, self.up, "gelu")
         return {
             "normed": lambda x, other: normed(x, self.norm, EPSILON),
+            "biased": lambda x, other: biased(x, None, EPSILON),
             "residual": NativeResidual(library, self.weight),
+            "biased-residual": NativeResidual(library, self.weight, self.bias),
             "gated": lambda x, other: gated(x, self.norm, EPSILON),
+            "geglu": lambda x, other: geglu(x, None, EPSILON),
         }
 
     def reference(self) -> dict[str, Product]:
         """The same by the references."""
         normed, gated = TorchNormed(self.weight), TorchGated(self.weight, self.up)
+        biased, geglu = (
+            TorchNormed(self.weight, self.bias),
+            TorchGated(self.weight, self.up, "gelu"),
+        )
         return {
             "normed": lambda x, other: normed(x, self.norm, EPSILON),
+            "biased": lambda x, other: biased(x, None, EPSILON),
             "residual": TorchResidual(self.weight),
+            "biased-residual": TorchResidual(self.weight, self.bias),
             "gated": lambda x, other: gated(x, self.norm, EPSILON),
+            "geglu": lambda x, other: geglu(x, None, EPSILON),
         }
 
 
 @DTYPES
 @SHAPES
 @pytest.mark.parametrize("rows", [1, 2, 5, 12, 13, 63])
-@pytest.mark.parametrize("kind", ["normed", "residual", "gated"])
+@KINDS
 def test_native_equals_reference(
     kind: str, rows: int, inputs: int, columns: int, dtype: torch.dtype
 ) -> None:
@@ -82,7 +99,7 @@ def test_native_equals_reference(
 
 
 @DTYPES
-@pytest.mark.parametrize("kind", ["normed", "residual", "gated"])
+@KINDS
 def test_a_row_is_the_same_alone_and_among_others(kind: str, dtype: torch.dtype) -> None:
     """A token's product is bit-identical whatever other tokens are in the step."""
     operands = Operands(65, 576, 96, dtype)
@@ -93,7 +110,7 @@ def test_a_row_is_the_same_alone_and_among_others(kind: str, dtype: torch.dtype)
         assert torch.equal(alone, together[:rows])
 
 
-@pytest.mark.parametrize("kind", ["normed", "residual", "gated"])
+@KINDS
 def test_nan_stays_in_its_row(kind: str) -> None:
     """A row with a NaN does not touch its neighbours."""
     operands = Operands(14, 32, 32, torch.float32)
@@ -111,14 +128,13 @@ def test_a_row_of_zeros_stays_zero() -> None:
     assert torch.equal(normed(x, norm, EPSILON), torch.zeros(2, 4))
 
 
-@pytest.mark.parametrize("value", [-200.0, -30.0, 0.0, 30.0, 200.0])
-def test_silu_is_finite_everywhere(value: float) -> None:
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("value", [-200.0, -30.0, -3.0, -1e-3, 0.0, 1e-3, 3.0, 30.0, 200.0])
+def test_activations_are_finite_everywhere(value: float, activation: str) -> None:
     """The activation of very small and very large gates is exact to rounding, never NaN."""
     weight = torch.zeros(1, 16)
     weight[0, 0] = 1.0
     x = torch.ones(1, 16)
-    gated = NativeGated(native_library(), weight * value, weight)
-    expected = value / (1 + math.exp(-value)) if value > -100 else 0.0
-    torch.testing.assert_close(
-        gated(x, torch.ones(16), 0.0), torch.tensor([[expected]]), rtol=1e-5, atol=1e-8
-    )
+    gated = NativeGated(native_library(), weight * value, weight, activation)
+    exact = ACTIVATIONS[activation](torch.tensor([[value]], dtype=torch.float64)).float()
+    torch.testing.assert_close(gated(x, torch.ones(16), 0.0), exact, rtol=1e-5, atol=1e-8)

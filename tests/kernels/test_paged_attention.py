@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from core.kernels.paged_attention import (
+    PLAIN_RULE,
     AttentionBatch,
+    AttentionRule,
     AttentionShape,
     NativePagedAttention,
     PagedAttention,
@@ -79,6 +81,11 @@ class Stream:
         self._lengths[numbers] = ends
         return dict(zip(parts, torch.split(out, counts.tolist()), strict=True))
 
+    def forget(self, sequence: int, num_tokens: int) -> None:
+        """Spoil the first blocks of a sequence, those of its first `num_tokens`."""
+        blocks = self._tables[sequence, : num_tokens // self._shape.block_size]
+        self._cache[torch.from_numpy(blocks).long()] = math.nan
+
 
 def random_rows(shape: AttentionShape, tokens: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
     """Random queries, keys and values."""
@@ -86,21 +93,23 @@ def random_rows(shape: AttentionShape, tokens: int, dtype: torch.dtype, seed: in
     return torch.randn(tokens, shape.qkv_size, generator=generator).to(dtype)
 
 
-MakeStream = Callable[[AttentionShape, torch.dtype], Stream]
+MakeStream = Callable[..., Stream]
 
 
-def native(shape: AttentionShape, dtype: torch.dtype) -> Stream:
+def native(shape: AttentionShape, dtype: torch.dtype, rule: AttentionRule = PLAIN_RULE) -> Stream:
     """A stream on the C++ kernel."""
-    kernel = NativePagedAttention(native_library(), shape, rope(shape.head_dim), dtype)
+    kernel = NativePagedAttention(native_library(), shape, rope(shape.head_dim), dtype, rule)
     return Stream(kernel, shape, dtype)
 
 
-def reference(shape: AttentionShape, dtype: torch.dtype) -> Stream:
+def reference(
+    shape: AttentionShape, dtype: torch.dtype, rule: AttentionRule = PLAIN_RULE
+) -> Stream:
     """A stream on the plain-torch reference."""
-    return Stream(TorchPagedAttention(shape, rope(shape.head_dim)), shape, dtype)
+    return Stream(TorchPagedAttention(shape, rope(shape.head_dim), rule), shape, dtype)
 
 
-def dense(qkv: Tensor, shape: AttentionShape) -> Tensor:
+def dense(qkv: Tensor, shape: AttentionShape, window: int = 0) -> Tensor:
     """Attention of a whole sequence at once, without any cache: float32 [tokens, heads * size]."""
     heads = qkv.float().view(len(qkv), -1, shape.head_dim).transpose(0, 1)
     cos, sin = rope(shape.head_dim)[: len(qkv)].chunk(2, dim=1)
@@ -114,7 +123,10 @@ def dense(qkv: Tensor, shape: AttentionShape) -> Tensor:
     queries, keys = rotated(heads[: shape.num_heads]), rotated(heads[shape.num_heads : kv_end])
     keys = keys.repeat_interleave(shape.group, 0)
     values = heads[kv_end:].repeat_interleave(shape.group, 0)
-    out = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+    seen = torch.ones(len(qkv), len(qkv)).tril().bool()
+    if window:
+        seen = seen & ~torch.ones(len(qkv), len(qkv)).tril(-window).bool()
+    out = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, attn_mask=seen)
     return out.transpose(0, 1).reshape(len(qkv), -1)
 
 
@@ -155,16 +167,71 @@ def test_paged_equals_dense_attention(make: MakeStream, dtype: torch.dtype) -> N
     )
 
 
+WINDOWS = pytest.mark.parametrize("window", [1, 5, 255, 256, 257, 300, 2000])
+
+
 @DTYPES
-def test_a_row_does_not_depend_on_chunking_or_neighbours(dtype: torch.dtype) -> None:
+@WINDOWS
+@pytest.mark.parametrize("make", [native, reference], ids=["native", "reference"])
+def test_a_window_hides_older_keys(make: MakeStream, window: int, dtype: torch.dtype) -> None:
+    """Over several softmax chunks in pieces a token sees the last `window` keys and no other."""
+    shape = make_shape(6, 2, 32, 16)
+    qkv = random_rows(shape, 600, dtype)
+    stream = make(shape, dtype, AttentionRule(window=window))
+    parts = torch.split(qkv, [1, 250, 7, 341, 1])
+    got = torch.cat([stream.extend({1: part})[1] for part in parts])
+    torch.testing.assert_close(
+        got.float(),
+        dense(qkv, shape, window),
+        rtol=2 * TOLERANCE[dtype],
+        atol=2 * TOLERANCE[dtype],
+    )
+
+
+def test_keys_before_the_window_are_not_read() -> None:
+    """Blocks wholly before the softmax chunk in which a window begins may hold anything."""
+    shape, dtype = make_shape(), torch.float32
+    stream = native(shape, dtype, AttentionRule(window=20))
+    qkv = random_rows(shape, 601, dtype)
+    stream.extend({0: qkv[:600]})
+    stream.forget(0, 512)
+    assert stream.extend({0: qkv[600:]})[0].isfinite().all()
+
+
+@DTYPES
+@pytest.mark.parametrize("softcap", [0.5, 3.0, 50.0])
+def test_capped_scores_equal_the_reference(softcap: float, dtype: torch.dtype) -> None:
+    """Scores far beyond and far below the cap are bent as by tanh, with a scale of its own."""
+    shape = make_shape(head_dim=48)
+    rule = AttentionRule(scale=0.7, softcap=softcap, window=90)
+    streams = native(shape, dtype, rule), reference(shape, dtype, rule)
+    for step in ({0: 300, 1: 1}, {0: 1, 1: 9}, {0: 1, 1: 1}):
+        parts = {s: random_rows(shape, n, dtype, 7 * n + s) for s, n in step.items()}
+        got, expected = (stream.extend(parts) for stream in streams)
+        for sequence in step:
+            torch.testing.assert_close(
+                got[sequence], expected[sequence], rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
+            )
+
+
+RULES = pytest.mark.parametrize(
+    "rule", [PLAIN_RULE, AttentionRule(0.3, 2.0, 11)], ids=["plain", "capped-window"]
+)
+
+
+@DTYPES
+@RULES
+def test_a_row_does_not_depend_on_chunking_or_neighbours(
+    dtype: torch.dtype, rule: AttentionRule
+) -> None:
     """Attention of a token is bit-identical in one prefill, token by token, and among others."""
     shape = make_shape()
     qkv = random_rows(shape, 41, dtype)
-    whole = native(shape, dtype).extend({0: qkv})[0]
-    stream = native(shape, dtype)
+    whole = native(shape, dtype, rule).extend({0: qkv})[0]
+    stream = native(shape, dtype, rule)
     single = torch.cat([stream.extend({0: token})[0] for token in torch.split(qkv, 1)])
     assert torch.equal(whole, single)
-    crowd = native(shape, dtype)
+    crowd = native(shape, dtype, rule)
     pieces = []
     for seed, part in enumerate(torch.split(qkv, 7)):
         neighbours = {n: random_rows(shape, 2 + n, dtype, seed + n) for n in (1, 2, 3)}

@@ -127,7 +127,8 @@ def _random_weight(name: str, weight: Tensor) -> Tensor:
         return weight + 0.5 * noise
     if "embed_tokens" in name:
         return 0.25 * noise
-    return noise * 1.5 / weight.shape[1] ** 0.5
+    scale: float = 1.5 / weight.shape[1] ** 0.5
+    return noise * scale
 
 
 def reference_logits(directory: Path, token_ids: list[int]) -> Tensor:
