@@ -183,7 +183,7 @@ class BlockPool:
         blocks = np.array(block_ids, np.int32)
         fenced = self._fenced_references[blocks] + 1
         left = self._references[blocks] - fenced
-        assert left.min(initial=0) >= 0, block_ids
+        assert not np.count_nonzero(left < 0), block_ids
         self._fenced_references[blocks] = fenced
         self._set_fenced(blocks[left == 0])
 
@@ -191,7 +191,7 @@ class BlockPool:
         """Drop one (`fenced`) reference to each of a request's blocks; the last go first."""
         blocks = np.array(block_ids[::-1], np.int32)
         left = self._references[blocks] - 1
-        assert left.min(initial=0) >= 0, block_ids
+        assert not np.count_nonzero(left < 0), block_ids
         self._references[blocks] = left
         if fenced:
             self._fenced_references[blocks] -= 1

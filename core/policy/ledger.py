@@ -161,9 +161,11 @@ class StepCharges:
         return taken
 
     def _decode_of(self, request: Request, ledger: Ledger) -> TakenBack | None:
+        if request.replica != self._replica:
+            return None
         row = ledger.row(request)
-        found = np.flatnonzero(self._rows == row)
-        if request.replica != self._replica or not len(found):
+        found = (self._rows == row).nonzero()[0]
+        if not len(found):
             return None
         index = int(found[0])
         self._rows = np.where(self._rows == row, -1, self._rows)  # another may get the row now

@@ -5,6 +5,7 @@ Owns: finding the settings of a request. Never knows: how they are kept, or how 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from core.tenancy import ClassConfig, ClassesConfig, Tenancy, TenantConfig, TrafficClass
 
@@ -30,8 +31,13 @@ class Limits:
 
     def tenant(self, name: str) -> TenantConfig:
         """Return the settings of a tenant; one that is not listed has the defaults."""
-        return self.tenants.get(name) or TenantConfig(name=name)
+        return self.tenants.get(name) or _unlisted(name)
 
     def of(self, traffic_class: int) -> ClassConfig:
         """Return the settings of a class."""
         return self.classes.of(TrafficClass(traffic_class))
+
+
+@lru_cache(maxsize=1024)
+def _unlisted(name: str) -> TenantConfig:
+    return TenantConfig(name=name)

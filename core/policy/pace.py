@@ -159,7 +159,7 @@ class Pace:
         opened.pop(step.number, None)
         begin_ns = max([step.now_ns, *(_end_ns(each) for each in opened.values())])
         slack, work = slack_ns(decodes, begin_ns), decode_work(decodes)
-        tightest_ns = int(slack.min(initial=UNLIMITED_NS))
+        tightest_ns = int(np.minimum.reduce(slack, initial=UNLIMITED_NS))
         limit_ns = _within(tightest_ns, self.margin(step.replica))
         if not _is_light(model, work, limit_ns):
             kept = self._kept(step, model, decodes, slack, work, begin_ns)
@@ -261,10 +261,11 @@ def slack_ns(decodes: DecodeBatch, begin_ns: int) -> Times:
     """Return how long a step that begins then may last for each decode, int64[n]; without a cap as
     long as it likes, less what it has waited.
     """
-    caps, last = decodes.itl_cap_ns, decodes.last_token_ns
-    slack: Times = np.where(caps > 0, caps, UNLIMITED_NS)
-    if len(last) and last.min() < begin_ns:
-        slack -= np.where(last > 0, np.maximum(begin_ns - last, 0), 0)
+    waited = begin_ns - decodes.last_token_ns
+    np.maximum(waited, 0, out=waited)
+    waited[decodes.last_token_ns == 0] = 0
+    slack: Times = decodes.itl_cap_ns - waited
+    slack[decodes.itl_cap_ns == 0] += UNLIMITED_NS
     return slack
 
 
@@ -272,7 +273,9 @@ def decode_work(decodes: DecodeBatch, kept: Mask | None = None) -> StepWork:
     """Return the sums of the decodes in `kept`, bool[n], or of all."""
     contexts = decodes.context_tokens if kept is None else decodes.context_tokens[kept]
     count = len(contexts)
-    return StepWork(num_decodes=count, decode_context=int(contexts.sum()), num_outputs=count)
+    return StepWork(
+        num_decodes=count, decode_context=int(np.add.reduce(contexts)), num_outputs=count
+    )
 
 
 def _as_many_as_fit(

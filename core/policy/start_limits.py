@@ -49,6 +49,7 @@ class OnReplica:
     shares: list[int] = field(default_factory=list)  # of each class
     tenant_reasons: list[Blocked] = field(default_factory=list)
     class_reasons: list[Blocked] = field(default_factory=lambda: [NOTHING] * NUM_CLASSES)
+    has_changed: bool = True  # in what its classes have, since their reasons were worked out
     reasons: Reasons | None = None  # of both, int8[tenants, classes], until one of them changes
 
 
@@ -105,16 +106,17 @@ class StartLimits:
     def reasons(self, replica: int) -> Reasons:
         """Return what keeps each flow from starting, int8[tenants, classes]."""
         on = self._on(replica)
+        classes = self._class_reasons(on)
         if on.reasons is None:
             tenants = np.array(on.tenant_reasons, np.int8)[:, None]
-            on.reasons = np.where(tenants, tenants, np.array(on.class_reasons, np.int8))
+            on.reasons = np.where(tenants, tenants, np.array(classes, np.int8))
         return on.reasons
 
     def blocked(self, request: Request, replica: int) -> Blocked:
         """Return what keeps a waiting `request`, as a whole, from starting."""
         on = self._on(replica)
         tenant, traffic_class = request.tenant_index, request.traffic_class
-        reason = on.tenant_reasons[tenant] or on.class_reasons[traffic_class]
+        reason = on.tenant_reasons[tenant] or self._class_reasons(on)[traffic_class]
         if reason is not NOTHING:
             return reason
         needed = self._needed_blocks(request)
@@ -199,7 +201,7 @@ class StartLimits:
         self._num_running[tenant] += sign
         for each in self._replicas:
             self._look_at_tenant(each, tenant)
-        self._look_at_classes(held.replica)
+        on.has_changed = True
 
     def _look_at_all(self) -> None:
         for replica, on in self._replicas.items():
@@ -208,7 +210,7 @@ class StartLimits:
             on.tenant_reasons, on.reasons = [NOTHING] * len(self._tenants), None
             for tenant in range(len(self._tenants)):
                 self._look_at_tenant(replica, tenant)
-            self._look_at_classes(replica)
+            on.has_changed = True
 
     def _look_at_tenant(self, replica: int, tenant: int) -> None:
         """Work out what keeps a tenant from starting more; the first reason is told."""
@@ -225,9 +227,14 @@ class StartLimits:
         if on.tenant_reasons[tenant] is not reason:
             on.tenant_reasons[tenant], on.reasons = reason, None
 
-    def _look_at_classes(self, replica: int) -> None:
-        """Work out what keeps classes from starting more: their caps, and what others reserve."""
-        on = self._replicas[replica]
+    def _class_reasons(self, on: OnReplica) -> list[Blocked]:
+        """Return what keeps each class from starting more: its caps, and what others reserve."""
+        if on.has_changed:
+            on.has_changed = False
+            self._look_at_classes(on)
+        return on.class_reasons
+
+    def _look_at_classes(self, on: OnReplica) -> None:
         running = [has.num_requests for has in on.classes]
         num_fixed, kept_free = self._fixed_rows(running)
         for index, config in enumerate(self._classes):

@@ -48,6 +48,7 @@ class RunningTable:
         self.prompt_len = np.zeros(num_rows, np.int32)
         self.prefill_end = np.zeros(num_rows, np.int32)
         self.max_length = np.zeros(num_rows, np.int32)  # prompt_len + max_tokens
+        self.decode_end = np.zeros(num_rows, np.int32)  # of the tokens that are ever computed
         self.min_stop_tokens = np.zeros(num_rows, np.int32)  # no stop before so many tokens
         self.num_tokens = np.zeros(num_rows, np.int32)
         self.num_computed = np.zeros(num_rows, np.int32)
@@ -82,7 +83,7 @@ class RunningTable:
         assert not self.active[row], row
         self.num_active += 1
         self.requests[row] = request
-        self._spans.assign(row, request.token_ids)
+        self._spans.assign(row, request.token_ids, request.span_start)
         self.active[row] = True
         self.generation[row] += np.uint32(1)
         self.request_id[row] = request.request_id
@@ -92,6 +93,7 @@ class RunningTable:
         self.prompt_len[row] = request.prompt_len
         self.prefill_end[row] = request.num_tokens
         self.max_length[row] = request.prompt_len + request.max_tokens
+        self.decode_end[row] = request.prompt_len + request.max_tokens - 1
         self.min_stop_tokens[row] = request.prompt_len + request.sampling.min_tokens
         self.num_tokens[row] = request.num_tokens
         self.num_computed[row] = num_known_tokens
@@ -123,7 +125,7 @@ class RunningTable:
         self.active[row] = False
         for column in (self.prefill_end, self.num_tokens, self.num_computed, self.num_scheduled):
             column[row] = 0
-        self.num_blocks[row] = self.max_length[row] = 0
+        self.num_blocks[row] = self.max_length[row] = self.decode_end[row] = 0
 
     def fall_back(self, row: int, block_size: int) -> int:
         """Let `row` keep only what lies in the blocks its request still holds: it becomes a prompt
@@ -172,17 +174,19 @@ class RunningTable:
         stopped = np.zeros(len(rows), np.bool_)
         for column in self._stop_token_ids[: self._num_stop_columns]:
             stopped |= column[rows] == token_ids
-        stopped &= self.num_tokens[rows] >= self.min_stop_tokens[rows]
+        if np.count_nonzero(stopped):
+            stopped &= self.num_tokens[rows] >= self.min_stop_tokens[rows]
         return stopped
 
     def decode_rows(self) -> Rows:
         """Return the rows whose next token comes after their prefill, int64[n]."""
-        prefilled = self.num_scheduled >= self.prefill_end
-        return np.flatnonzero(prefilled & (self.num_scheduled + 1 < self.max_length))
+        decodes = self.num_scheduled >= self.prefill_end
+        decodes &= self.num_scheduled < self.decode_end
+        return decodes.nonzero()[0]
 
     def prefill_rows(self) -> Rows:
         """Return the rows with known tokens left to schedule, int64[n]."""
-        return np.flatnonzero(self.num_scheduled < self.prefill_end)
+        return (self.num_scheduled < self.prefill_end).nonzero()[0]
 
     def outstanding_prefill_tokens(self) -> int:
         """Return the tokens of all rows that are left to prefill."""

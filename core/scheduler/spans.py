@@ -18,7 +18,6 @@ class _Arena:
     def __init__(self, ids: Ids, index: int) -> None:
         self.ids = ids
         self.index = index
-        self.address = _address(ids)
         self.num_spans = 0
 
 
@@ -32,13 +31,15 @@ class Spans:
         self._arena = np.zeros(num_rows, np.int64)  # index of the row's arena
         self._start = np.zeros(num_rows, np.int64)  # in that
 
-    def assign(self, row: int, token_ids: Ids) -> None:
-        """Let `token_ids` be the span of `row`, which has none."""
+    def assign(self, row: int, token_ids: Ids, start: int) -> None:
+        """Let `token_ids`, which are at `start` in their arena if they have one, be the span of
+        `row`, which has none.
+        """
         whole = _whole(token_ids)
         arena = self._arenas.get(id(whole)) or self._enter(whole)
         arena.num_spans += 1
         self._arena[row] = arena.index
-        self._start[row] = (_address(token_ids) - arena.address) // token_ids.itemsize
+        self._start[row] = 0 if whole is token_ids else start
 
     def clear(self, row: int) -> None:
         """Forget the span of `row`."""
@@ -71,8 +72,3 @@ def _whole(token_ids: Ids) -> Ids:
     if not isinstance(base, np.ndarray) or base.dtype != token_ids.dtype or base.ndim != 1:
         return token_ids
     return base if base.flags.c_contiguous and base.flags.writeable else token_ids
-
-
-def _address(ids: Ids) -> int:
-    address: int = ids.__array_interface__["data"][0]
-    return address

@@ -70,10 +70,9 @@ class StepBuilder:
         """Put every decode that has memory for its next token into the step."""
         table = self._table
         rows = table.decode_rows()
-        blocks_used = table.num_scheduled[rows] // self._settings.block_size
-        needs_block = blocks_used >= table.num_blocks[rows]
-        if np.count_nonzero(needs_block):
-            rows = self._memory.grow(rows, rows[needs_block])
+        is_full = table.num_blocks[rows] * self._settings.block_size <= table.num_scheduled[rows]
+        if np.count_nonzero(is_full):
+            rows = self._memory.grow(rows, rows[is_full])
         self._decode_rows = rows
         self.tokens_left -= len(rows)
         for row in table.prefill_rows().tolist():
@@ -91,15 +90,17 @@ class StepBuilder:
         table, rows = self._table, self._decode_rows
         if self._decode_batch is not None and self._decode_batch.rows is rows:
             return self._decode_batch
-        on_its_way = table.num_scheduled[rows] >= table.num_tokens[rows]
+        contexts, num_tokens = table.num_scheduled[rows], table.num_tokens[rows]
+        last_token_ns = table.last_token_ns[rows]
+        last_token_ns[contexts >= num_tokens] = 0  # it is on its way
         self._decode_batch = DecodeBatch(
             tenant_index=table.tenant_index[rows],
             traffic_class=table.traffic_class[rows],
-            context_tokens=table.num_scheduled[rows],
-            num_output_tokens=table.num_tokens[rows] - table.prompt_len[rows],
+            context_tokens=contexts,
+            num_output_tokens=num_tokens - table.prompt_len[rows],
             ttft_deadline_ns=table.ttft_deadline_ns[rows],
             itl_cap_ns=table.itl_cap_ns[rows],
-            last_token_ns=np.where(on_its_way, 0, table.last_token_ns[rows]),
+            last_token_ns=last_token_ns,
             rows=rows,
         )
         return self._decode_batch

@@ -212,12 +212,17 @@ class _AppliedStep:
     def _commit_blocks(self) -> None:
         """Let blocks that are full and acknowledged be found by others."""
         table, rows = self._table, self._planned.rows
-        num_full = self._planned.ends // self._scheduler.settings.block_size
-        filled = (num_full > table.num_committed_blocks[rows]).nonzero()[0]
-        for row, end in zip(rows[filled].tolist(), num_full[filled].tolist(), strict=True):
-            first = int(table.num_committed_blocks[row])
+        size, ends = self._scheduler.settings.block_size, self._planned.ends
+        num_committed = table.num_committed_blocks[rows]
+        filled = (ends - num_committed * size >= size).nonzero()[0]
+        if not len(filled):
+            return
+        rows, num_full = rows[filled], ends[filled] // size
+        table.num_committed_blocks[rows] = num_full
+        for row, first, end in zip(
+            rows.tolist(), num_committed[filled].tolist(), num_full.tolist(), strict=True
+        ):
             self._replica.kv.commit(table.request_at(row), first, end)
-            table.num_committed_blocks[row] = end
 
     def _fail_rows(self, must_sample: Rows) -> None:
         """End the requests whose row has an error, or should have a token and has none."""
