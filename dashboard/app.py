@@ -22,7 +22,8 @@ from dashboard.journal import Journal
 from dashboard.keymap import SCREENS
 from dashboard.lines import Line, plain
 from dashboard.messages import CommandWanted, ScreenWanted
-from dashboard.pictures.answer import answer
+from dashboard.pictures.alerts import alerts
+from dashboard.pictures.answer import answer, change_of
 from dashboard.pictures.help import help_lines
 from dashboard.recording import RecordingError, RecordingWriter
 from dashboard.screens.argument_form import ArgumentForm
@@ -131,9 +132,11 @@ class DashboardApp(App[None]):
 
     def _header(self, now: View) -> list[Line]:
         clock = time.strftime("%H:%M:%S", time.localtime(now.frame.wall_s))
-        width = self.size.width
+        width, glyphs = self.size.width, self.options.glyphs
+        found = alerts(now) if self.page_name != "overview" else []
+        alert = found[0] if found else None
         return [
-            state_line(now.frame, tuple(self._marks()), clock, width, self.options.glyphs),
+            state_line(now.frame, tuple(self._marks()), clock, width, glyphs, alert),
             tabs_line(self.page_name),
         ]
 
@@ -291,7 +294,7 @@ class DashboardApp(App[None]):
                 self._journal.note("failed", told, time.time())
             return
         if is_write:
-            self._journal.note("command", told, time.time())
+            self._journal.note("command", told, time.time(), change=change_of(result))
             self.notify(f"{told}: {', '.join(map(plain, answer(result)[:3]))}")
         else:
             self.push_screen(LinesDialog(told, answer(result)))

@@ -107,16 +107,27 @@ def zero_is_nothing(value: float) -> str:
 
 def sparkline(values: Sequence[float | None], width: int, glyphs: Glyphs) -> str:
     """Return the last `width` values as bars from 0 to a bit above the largest; None is a gap."""
+    return chart(values, width, 1, glyphs)[0]
+
+
+def chart(values: Sequence[float | None], width: int, height: int, glyphs: Glyphs) -> list[str]:
+    """Return the same `height` lines high, the top one first."""
     shown = list(values[-width:]) if width > 0 else []
     top = HEADROOM * max((value for value in shown if value is not None), default=0.0)
     rises = glyphs.rises
+    steps = height * len(rises)
 
-    def bar(value: float | None) -> str:
+    def level(value: float | None) -> int:
         if value is None:
-            return " "
-        return rises[min(len(rises) - 1, int(value / top * len(rises)))] if top > 0 else rises[0]
+            return 0
+        return 1 + min(steps - 1, int(value / top * steps)) if top > 0 else 1
 
-    return "".join(map(bar, shown)).rjust(max(0, width))
+    def row(levels: Sequence[int], below: int) -> str:
+        cells = (min(len(rises), max(0, each - below)) for each in levels)
+        return "".join(rises[cell - 1] if cell else " " for cell in cells).rjust(max(0, width))
+
+    levels = list(map(level, shown))
+    return [row(levels, line * len(rises)) for line in reversed(range(height))]
 
 
 def meter(parts: Sequence[tuple[float, str, Tone]], whole: float, width: int, rest: str) -> Line:

@@ -116,7 +116,9 @@ class ExecutorFrame(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ProcessFrame(msgspec.Struct, frozen=True, array_like=True):
-    """One process of the engine; `activity` is what its loop says of itself."""
+    """One process of the engine; `activity` is what its loop says of itself, and `patience_s` for
+    how much longer it has said it would be silent, None if it has not.
+    """
 
     child: str
     pid: int
@@ -125,6 +127,7 @@ class ProcessFrame(msgspec.Struct, frozen=True, array_like=True):
     activity: str
     restarts: int
     heartbeat_age_s: float | None
+    patience_s: float | None = None
 
 
 class Totals(msgspec.Struct, frozen=True, array_like=True):

@@ -30,11 +30,12 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class TenantRates:
-    """What a tenant got lately, a second; refusals in the last minute at most."""
+    """What a tenant got lately, a second; refusals and preemptions of the last 15 s."""
 
     generated: float = 0.0
     prompt: float = 0.0
     refused: Mapping[str, int] = field(default_factory=dict)
+    preempted: int = 0
     ttft: Times = Times()
 
 
@@ -66,6 +67,7 @@ class View:
     step: Times = Times()
     queue: Mapping[str, Times] = field(default_factory=dict)  # by class
     tenants: Mapping[str, TenantRates] = field(default_factory=dict)
+    preempted_by: Mapping[str, int] = field(default_factory=dict)  # in the last 15 s
     samples: tuple[Sample, ...] = ()
 
     def rates_of(self, tenant: TenantFrame) -> TenantRates:
@@ -115,6 +117,7 @@ class History:
             step=_times(now.step_time, first.step_time, STEP_BUCKETS_S),
             queue=_queue_times(frame, self._frames[0]),
             tenants=_tenant_rates(frame, before, self._frames[0], elapsed_s),
+            preempted_by=_added(now.preemptions_by, first.preemptions_by),
             samples=tuple(self._samples),
         )
 
@@ -167,6 +170,7 @@ def _tenant_rates(
                 (tenant.generated_tokens - old.generated_tokens) / elapsed_s,
                 (tenant.prompt_tokens - old.prompt_tokens) / elapsed_s,
                 _added(tenant.rejections, first_seen.rejections),
+                tenant.preemptions - first_seen.preemptions,
                 ttft=_times(tenant.ttft, first_seen.ttft, TTFT_BUCKETS_S),
             )
     return rates

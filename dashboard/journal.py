@@ -34,8 +34,10 @@ class Journal:
                 text = f"{process.child} epoch {process.epoch}"
                 self.note("restart", text, frame.wall_s, measured=process.restarts)
 
-    def note(self, kind: str, reason: str, wall_s: float, measured: float = 0.0) -> None:
-        """Add an entry."""
+    def note(
+        self, kind: str, reason: str, wall_s: float, measured: float = 0.0, change: str = ""
+    ) -> None:
+        """Add an entry; `change` says of a command what was before, and after."""
         self._entries.append(
             {
                 "origin": "here",
@@ -44,6 +46,7 @@ class Journal:
                 "kind": kind,
                 "reason": reason,
                 "measured": measured,
+                **({"change": change} if change else {}),
             }
         )
         self._count += 1

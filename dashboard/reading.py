@@ -67,6 +67,10 @@ class Reading:
         """Return how old a stamp is, None if it was never set."""
         return self.age_s(stamp_ns) if stamp_ns else None
 
+    def time_left_s(self, until_ns: int) -> float | None:
+        """Return how long it is until a moment, None if there is none."""
+        return max(0, until_ns - self.now_ns) / NS_PER_S if until_ns else None
+
 
 def frame_of(reading: Reading) -> Frame:
     """Return the frame of a reading; of an engine that is only starting most of it is empty."""
@@ -281,6 +285,7 @@ def _processes(reading: Reading, record: Record) -> Iterator[ProcessFrame]:
             activity=beat.state.name.lower() if beat else "",
             restarts=int(row["restarts"]),
             heartbeat_age_s=reading.known_age_s(beat.stamp_ns) if beat else None,
+            patience_s=reading.time_left_s(beat.busy_until_ns) if beat else None,
         )
 
 

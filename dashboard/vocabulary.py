@@ -48,7 +48,7 @@ PROCESS_STATES = (
 )
 
 PREEMPTION_KINDS = ("recompute", "swap", "partial")
-PREEMPTION_CAUSES = ("growth", "admission", "lost_result", "standstill")
+PREEMPTION_CAUSES = ("growth", "admission", "lost_result", "standstill", "operator")
 
 FIRST_FINAL_STATUS = 4
 """From this request status on a request has ended."""

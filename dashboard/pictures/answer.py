@@ -20,6 +20,13 @@ def answer(result: Record) -> list[Line]:
     return lines
 
 
+def change_of(result: Record) -> str:
+    """Return what a command changed, "" if it says no such thing."""
+    if "before" not in result or "after" not in result:
+        return ""
+    return f"{text_of(result['before'])} > {text_of(result['after'])}"
+
+
 def _fields(record: Mapping[str, object], indent: str = "") -> list[Line]:
     width = max(map(len, record), default=0)
     return [

@@ -1,61 +1,118 @@
-"""One request: its life as a line, how far it is, and why it waits. Pure."""
+"""One request: its life as a line, how far it is, what happened to it, and why it waits. Pure."""
 
 from collections.abc import Iterator
 
-from dashboard.format import NOTHING, Glyphs, count, duration, meter
-from dashboard.lines import Line, Tone, line
+from dashboard.format import Glyphs, count, duration, meter
+from dashboard.lines import Line, Span, Tone, crop, line
 from dashboard.source.base import Record
 from dashboard.tables.records import number, words
 from dashboard.tables.requests import STATUS_TONES, name_of
+from dashboard.waits import numbers_of, reason_of
+
+PROMISES = (("ttft_deadline_in_ms", "first token"), ("queue_deadline_in_ms", "start"))
+MAX_MOMENTS = 8
+BRIEF_HEIGHT = 5
 
 
 def request(record: Record, width: int, glyphs: Glyphs) -> list[Line]:
-    """Return what `show` says of one request."""
+    """Return all that `show` says of one request."""
+    return [
+        _head(record),
+        (),
+        *_wait(record),
+        *_promises(record),
+        (),
+        *_life(record, width, glyphs),
+        *_tokens(record, width, glyphs),
+        (),
+        *_timeline(record),
+    ]
+
+
+def brief(record: Record | None, width: int, *, is_whole: bool) -> list[Line]:
+    """Return in BRIEF_HEIGHT lines who it is, why it waits, what helps and what was promised; of a
+    record that is not whole, a row of the list, only who it is.
+    """
+    if record is None:
+        return [((" no request".ljust(width), Tone.HEAD),), *[()] * (BRIEF_HEIGHT - 1)]
+    title = f" {name_of(record)}  {words(record, 'tenant')}, {words(record, 'traffic_class')}"
+    lines: list[Line] = [((title.ljust(width), Tone.HEAD),)]
+    lines += [*_wait(record), *_promises(record)] if is_whole else []
+    return [crop(each, width) for each in [*lines, *[()] * BRIEF_HEIGHT][:BRIEF_HEIGHT]]
+
+
+def _head(record: Record) -> Line:
     status = words(record, "status")
-    head = line(
+    return line(
         (f" {name_of(record)} ", Tone.TITLE),
         (status, STATUS_TONES.get(status, Tone.PLAIN)),
         (f"  {words(record, 'tenant')}, {words(record, 'traffic_class')}", Tone.PLAIN),
         (f"  number {words(record, 'request_id')}, replica {words(record, 'replica')}", Tone.FAINT),
     )
-    return [
-        head,
-        (),
-        *_timeline(record, width, glyphs),
-        (),
-        *_tokens(record, width, glyphs),
-        (),
-        *_wait(record),
-    ]
 
 
-def _timeline(record: Record, width: int, glyphs: Glyphs) -> Iterator[Line]:
+def _wait(record: Record) -> Iterator[Line]:
+    """Yield what holds it back and by which numbers, if it waits."""
+    blocked = words(record, "blocked")
+    if not blocked:
+        yield line((" nothing holds it back: ", Tone.GOOD), *_progress(record))
+        return
+    reason = reason_of(record)
+    numbers = numbers_of(record)
+    yield line((f" waits for {blocked}: ", Tone.NOTICE), reason.sentence)
+    yield line(
+        " ", f"{numbers}   " if numbers else "",
+        ("start expected ", Tone.FAINT), *_expected(record),
+        (f"   {count(number(record, 'place'))} before it", Tone.PLAIN),
+        ("   here for ", Tone.FAINT), duration(number(record, "age_s")),
+    )  # fmt: skip
+    if reason.helps:
+        yield line((" what helps: ", Tone.FAINT), reason.helps)
+
+
+def _progress(record: Record) -> Iterator[Span]:
+    done, most = number(record, "num_output_tokens"), number(record, "max_tokens")
+    yield f"{count(done)} of {count(most)} tokens, ", Tone.PLAIN
+    yield f"{count(number(record, 'num_blocks'))} KV blocks", Tone.PLAIN
+
+
+def _expected(record: Record) -> Iterator[Span]:
+    if record.get("predicted_start_in_ms") is None:
+        yield "not foreseen", Tone.PLAIN
+    else:
+        yield f"in {duration(number(record, 'predicted_start_in_ms') / 1000)}", Tone.PLAIN
+
+
+def _promises(record: Record) -> Iterator[Line]:
+    """Yield what was promised, and whether it still can be kept."""
+    told: list[Span] = []
+    for name, label in PROMISES:
+        if record.get(name) is None:
+            continue
+        left_s = number(record, name) / 1000
+        if left_s >= 0:
+            told.append((f" {label} promised in {duration(left_s)} ", Tone.PLAIN))
+        else:
+            told.append((f" {label} was promised {duration(-left_s)} ago ", Tone.FAINT))
+    yield tuple(told) or line((" nothing is promised to it", Tone.FAINT))
+
+
+def _life(record: Record, width: int, glyphs: Glyphs) -> Iterator[Line]:
     """Yield the time since its arrival: first in the queue, then at work."""
     age_s, waited_s = number(record, "age_s"), number(record, "waited_s")
-    parts = [
-        (waited_s, glyphs.half, Tone.NOTICE),
-        (max(0.0, age_s - waited_s), glyphs.full, Tone.GOOD),
-    ]
+    worked_s = max(0.0, age_s - waited_s)
+    parts = [(waited_s, glyphs.half, Tone.NOTICE), (worked_s, glyphs.full, Tone.GOOD)]
     yield (
         (" life    ", Tone.FAINT),
-        *meter(parts, age_s, max(10, width - 20), glyphs.empty),
+        *meter(parts, age_s, max(10, width - 30), glyphs.empty),
         (f" {duration(age_s)}", Tone.PLAIN),
     )
     yield line(
-        ("         ", Tone.FAINT),
+        "         ",
         (f"{glyphs.half} waited {duration(waited_s)}", Tone.NOTICE),
-        (f"   {glyphs.full} since its start {duration(max(0.0, age_s - waited_s))}", Tone.GOOD),
+        (f"   {glyphs.full} since its start {duration(worked_s)}", Tone.GOOD),
         (f"   preempted {count(number(record, 'num_preemptions'))} times", Tone.FAINT),
     )
-    for name, label in (("ttft_deadline_in_ms", "first token"), ("queue_deadline_in_ms", "start")):
-        if record.get(name) is not None:
-            left_s = number(record, name) / 1000
-            text = (
-                f"{label} promised in {duration(left_s)}"
-                if left_s >= 0
-                else f"{label} promised {duration(-left_s)} ago"
-            )
-            yield line("         ", (text, Tone.PLAIN if left_s >= 0 else Tone.FAINT))
 
 
 def _tokens(record: Record, width: int, glyphs: Glyphs) -> Iterator[Line]:
@@ -75,28 +132,21 @@ def _tokens(record: Record, width: int, glyphs: Glyphs) -> Iterator[Line]:
         (f" {count(output)} of {count(most)}", Tone.PLAIN),
     )  # fmt: skip
     yield line(
-        ("         ", Tone.FAINT),
+        "         ",
         f"{count(number(record, 'num_cached_tokens'))} tokens found in the cache",
-        (f", {count(number(record, 'num_blocks'))} KV blocks held", Tone.PLAIN),
-    )  # fmt: skip
+        f", {count(number(record, 'num_blocks'))} KV blocks held",
+    )
 
 
-def _wait(record: Record) -> Iterator[Line]:
-    """Yield what holds it back and by which numbers, if it waits."""
-    blocked = words(record, "blocked")
-    if not blocked:
-        yield line((" nothing holds it back", Tone.GOOD))
-        return
-    start = record.get("predicted_start_in_ms")
-    yield line((" it waits for: ", Tone.FAINT), (blocked, Tone.NOTICE))
-    yield line(
-        ("         ", Tone.FAINT),
-        f"measured {number(record, 'measured'):g}, limit {number(record, 'threshold'):g}",
-        (f"   place {words(record, 'place') or NOTHING} in its queue", Tone.PLAIN),
-    )
-    foreseen = (
-        duration(number(record, "predicted_start_in_ms") / 1000)
-        if start is not None
-        else "not foreseen"
-    )
-    yield line(("         predicted start: ", Tone.FAINT), foreseen)
+def _timeline(record: Record) -> Iterator[Line]:
+    """Yield the last things that happened to it, oldest first, if the engine tells."""
+    moments = record.get("timeline")
+    told = [each for each in moments if isinstance(each, dict)] if isinstance(moments, list) else []
+    if len(told) > MAX_MOMENTS:
+        yield line((f" {len(told) - MAX_MOMENTS} earlier things", Tone.FAINT))
+    for moment in told[-MAX_MOMENTS:]:
+        yield line(
+            (f" {duration(number(moment, 'age_s')):>7} ago  ", Tone.FAINT),
+            f"{words(moment, 'what'):12}",
+            (words(moment, "reason"), Tone.FAINT),
+        )

@@ -1,7 +1,7 @@
 """A screen with a table that asks the engine once a second, while somebody looks at it.
 
-Owns: that one question is under way at a time, and that a silent engine stops nothing. Never knows:
-how a question travels.
+Owns: that a question is asked again once its answer is a second old, one at a time, and that a
+silent engine stops nothing. Never knows: how a question travels.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,16 +23,50 @@ Ask = Callable[[str, Mapping[str, object]], Awaitable[Record]]
 """Gives a command and returns its result; raises ControlError."""
 
 
+class Inquiry:
+    """One question that is asked again and again."""
+
+    def __init__(self, ask: Ask) -> None:
+        """Ask with `ask`."""
+        self._ask = ask
+        self._asked_s: float | None = None
+        self._is_asking = False
+        self.fault = ""
+
+    def begin(self, now_s: float) -> bool:
+        """Return whether it is time to `put` it, which must then be done; `now_s` is the time of
+        day.
+        """
+        is_fresh = self._asked_s is not None and abs(now_s - self._asked_s) < ASK_EVERY_S * 0.99
+        if self._is_asking or is_fresh:
+            return False
+        self._asked_s, self._is_asking = now_s, True
+        return True
+
+    def forget(self) -> None:
+        """Be due at once."""
+        self._asked_s = None
+
+    async def put(self, command: str, args: Mapping[str, object]) -> Record | None:
+        """Return the answer; None, and `fault` says why, if there is none."""
+        try:
+            result = await self._ask(command, args)
+            self.fault = ""
+        except ControlError as error:
+            self.fault = str(error)
+            return None
+        finally:
+            self._is_asking = False
+        return result
+
+
 class AskingScreen(TableScreen):
     """Asks `question`, and hands the result to `answered`."""
 
     def __init__(self, glyphs: Glyphs, table: TableView, ask: Ask) -> None:
         """Ask with `ask`."""
         super().__init__(glyphs, table)
-        self._ask = ask
-        self._asked_s: float | None = None
-        self._is_asking = False
-        self.fault = ""
+        self._inquiry = Inquiry(ask)
         self.lead_view = LinesView(id="lead")
         self.lead_view.styles.height = 1
 
@@ -55,28 +89,20 @@ class AskingScreen(TableScreen):
     def draw(self, view: View) -> None:
         """Draw what is known, and ask if it is time."""
         now_s = view.frame.wall_s
-        if not self._is_asking and (
-            self._asked_s is None or abs(now_s - self._asked_s) >= ASK_EVERY_S * 0.99
-        ):
-            self._asked_s, self._is_asking = now_s, True
+        if self._inquiry.begin(now_s):
             self.run_worker(self._inquire(now_s), group="ask")
-        fault = ((f"  {self.fault}", Tone.ALARM),) if self.fault else ()
+        fault = ((f"  {self._inquiry.fault}", Tone.ALARM),) if self._inquiry.fault else ()
         self.lead_view.show([(*line((f" {self.headline()}", Tone.FAINT)), *fault)])
         super().draw(view)
 
     def ask_again(self) -> None:
         """Ask at the next view, whenever the last question was."""
-        self._asked_s = None
+        self._inquiry.forget()
 
     async def _inquire(self, now_s: float) -> None:
-        command, args = self.question()
-        try:
-            self.answered(await self._ask(command, args), now_s)
-            self.fault = ""
-        except ControlError as error:
-            self.fault = str(error)
-        finally:
-            self._is_asking = False
+        result = await self._inquiry.put(*self.question())
+        if result is not None:
+            self.answered(result, now_s)
         self.redraw()
 
     def rows(self, view: View) -> list[Any]:

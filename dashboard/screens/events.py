@@ -1,19 +1,26 @@
-"""Events: what the scheduler decided under pressure, and what this dashboard saw."""
+"""Events: what the scheduler decided under pressure, and what this dashboard saw. The last of each
+sort stands above all of them.
+"""
 
 from collections import deque
 from collections.abc import Mapping
 
+from textual.widget import Widget
+
 from dashboard.format import Glyphs
 from dashboard.history import View
 from dashboard.journal import Journal
+from dashboard.pictures.latest import HEIGHT, latest
 from dashboard.screens.asking import Ask, AskingScreen
 from dashboard.source.base import Record
 from dashboard.tables.events import events_table
-from dashboard.tables.records import number
+from dashboard.tables.records import number, records_in
+from dashboard.widgets.lines_view import LinesView
 from dashboard.widgets.table_view import TableView
 
 MAX_KEPT = 2000
 MAX_ASKED = 1000
+AGE_EVERY_S = 0.5
 
 
 class EventsScreen(AskingScreen):
@@ -27,6 +34,14 @@ class EventsScreen(AskingScreen):
         self._next: int | None = None
         self._epoch = 0
         self._total = 0
+        self._rows: list[Record] = []
+        self._rows_s: float | None = None  # when they were made, of the time of day
+        self.latest_view = LinesView(id="latest")
+        self.latest_view.styles.height = HEIGHT
+
+    def lead(self) -> list[Widget]:
+        """Return the lines above the table."""
+        return [*super().lead(), self.latest_view]
 
     def question(self) -> tuple[str, Mapping[str, object]]:
         """Ask for what is new."""
@@ -40,10 +55,10 @@ class EventsScreen(AskingScreen):
             self._kept.clear()
             self._next = None
             return
-        found = result.get("events")
-        for event in found if isinstance(found, list) else []:
+        for event in records_in(result, "events"):
             self._kept.append({**event, "at_s": asked_s - number(event, "age_s")})
         self._next = int(number(result, "next"))
+        self._rows_s = None
 
     def headline(self) -> str:
         """Say how many."""
@@ -55,10 +70,19 @@ class EventsScreen(AskingScreen):
         if epoch != self._epoch:
             self._epoch, self._next = epoch, None
             self._kept.clear()
+            self._rows_s = None
         super().draw(view)
+        self.latest_view.show(latest(self._rows, self.size.width))
 
     def rows(self, view: View) -> list[Record]:
-        """Return all events with their age."""
+        """Return all events with their age, which is brought up to date once a second."""
         now_s = view.frame.wall_s
-        both = (*self._kept, *self._journal.entries())
-        return [{**event, "age_s": max(0.0, now_s - number(event, "at_s"))} for event in both]
+        if self._rows_s is None or abs(now_s - self._rows_s) >= AGE_EVERY_S:
+            both = (*self._kept, *self._journal.entries())
+            self._rows = [{**e, "age_s": max(0.0, now_s - number(e, "at_s"))} for e in both]
+            self._rows_s = now_s
+        return self._rows
+
+    def text(self) -> str:
+        """Return both as text."""
+        return f"{self.latest_view.text}\n{super().text()}"

@@ -3,11 +3,10 @@
 from textual.widget import Widget
 
 from dashboard.format import Glyphs
-from dashboard.frame import ProcessFrame
 from dashboard.history import View
 from dashboard.pictures.executors import executors
 from dashboard.screens.base import TableScreen
-from dashboard.tables.processes import processes_table
+from dashboard.tables.processes import ProcessRow, processes_table, rows_of
 from dashboard.widgets.lines_view import LinesView
 from dashboard.widgets.table_view import TableView
 
@@ -31,9 +30,9 @@ class ExecutorsScreen(TableScreen):
         self.picture.show(lines)
         super().draw(view)
 
-    def rows(self, view: View) -> list[ProcessFrame]:
+    def rows(self, view: View) -> list[ProcessRow]:
         """Return the processes."""
-        return list(view.frame.processes)
+        return rows_of(view)
 
     def text(self) -> str:
         """Return both as text."""

@@ -13,6 +13,7 @@ from dashboard.messages import CommandWanted
 from dashboard.pictures.request import request
 from dashboard.screens.asking import ASK_EVERY_S, Ask
 from dashboard.source.base import ControlError, Record
+from dashboard.tables.records import records_in
 from dashboard.widgets.lines_view import LinesView
 
 HINT: Line = line(
@@ -66,10 +67,7 @@ class RequestDialog(ModalScreen[None]):
         except ControlError as error:
             self._draw(ENDED if self._records and "no live request" in str(error) else str(error))
             return
-        found = result.get("requests")
-        self._records = (
-            [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-        )
+        self._records = records_in(result, "requests")
         self._draw()
 
     def _draw(self, fault: str = "") -> None:

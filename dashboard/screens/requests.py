@@ -1,25 +1,30 @@
-"""The live requests, of all tenants or of one; Enter opens one, x cancels it."""
+"""The live requests, of all tenants or of one, and why the one under the cursor waits; Enter opens
+it, x cancels it.
+"""
 
 from collections.abc import Mapping
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
+from textual.widget import Widget
 
 from dashboard.format import Glyphs
 from dashboard.history import View
 from dashboard.messages import CommandWanted, RowChosen
-from dashboard.screens.asking import Ask, AskingScreen
+from dashboard.pictures.request import BRIEF_HEIGHT, brief
+from dashboard.screens.asking import Ask, AskingScreen, Inquiry
 from dashboard.screens.request_dialog import RequestDialog
 from dashboard.source.base import Record
-from dashboard.tables.records import number
+from dashboard.tables.records import number, records_in
 from dashboard.tables.requests import identity_of, requests_table
+from dashboard.widgets.lines_view import LinesView
 from dashboard.widgets.table_view import TableView
 
 MAX_LISTED = 1000
 
 
 class RequestsScreen(AskingScreen):
-    """Draws the answer to `requests`."""
+    """Draws the answer to `requests`, and below it the answer to `show`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("x", "cancel_request", "Cancel this request", show=False)
@@ -28,7 +33,13 @@ class RequestsScreen(AskingScreen):
     def __init__(self, glyphs: Glyphs, ask: Ask) -> None:
         """Begin empty."""
         super().__init__(glyphs, TableView(requests_table(), glyphs), ask)
+        self._ask = ask
         self.tenant = ""
+        self._chosen = ""  # the number of the request that `_shown` is about
+        self._shown: Record | None = None
+        self._show = Inquiry(ask)
+        self.why_view = LinesView(id="why")
+        self.why_view.styles.height = BRIEF_HEIGHT
         self._requests: list[Record] = []
         self._total = 0
         self._is_stale = False
@@ -39,6 +50,33 @@ class RequestsScreen(AskingScreen):
             self.tenant, self._requests, self._total = tenant, [], 0
             self.ask_again()
 
+    def body(self) -> list[Widget]:
+        """Return the table, and below it the request under the cursor."""
+        return [*self.lead(), self.table_view, self.why_view, self.filter_input]
+
+    def draw(self, view: View) -> None:
+        """Draw the list, and what is known of the request under the cursor."""
+        super().draw(view)
+        row = self.table_view.table.selected
+        chosen = identity_of(row) if row is not None else ""
+        if chosen != self._chosen:
+            self._chosen, self._shown = chosen, None
+            self._show.forget()
+        if chosen and self._show.begin(view.frame.wall_s):
+            self.run_worker(self._look_at(chosen), group="show")
+        self.why_view.show(brief(self._shown or row, self.size.width, is_whole=bool(self._shown)))
+
+    async def _look_at(self, chosen: str) -> None:
+        result = await self._show.put("show", {"request": chosen})
+        if chosen == self._chosen:
+            records = records_in(result or {}, "requests")
+            self._shown = records[0] if records else None
+        self.redraw()
+
+    def text(self) -> str:
+        """Return the list, and what is below it."""
+        return f"{super().text()}\n{self.why_view.text}"
+
     def question(self) -> tuple[str, Mapping[str, object]]:
         """Ask for the requests."""
         args: Record = {"limit": MAX_LISTED}
@@ -46,10 +84,7 @@ class RequestsScreen(AskingScreen):
 
     def answered(self, result: Record, asked_s: float) -> None:
         """Keep the list; of a silent scheduler there are only counts."""
-        found = result.get("requests")
-        self._requests = (
-            [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-        )
+        self._requests = records_in(result, "requests")
         self._total = int(number(result, "total"))
         self._is_stale = bool(result.get("stale"))
 

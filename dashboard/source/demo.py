@@ -92,7 +92,14 @@ def frame_of(engine: DemoEngine, taken_s: float, wall_s: float) -> Frame:
         executors=(_executor(engine),),
         processes=tuple(
             ProcessFrame(
-                child, 4000 + k, 1, "running", "busy" if k > 2 else "idle", 0, 0.01 + 0.003 * k
+                child,
+                4000 + k,
+                1,
+                "running",
+                "busy" if k > 2 else "idle",
+                0,
+                0.01 + 0.003 * k,
+                60.0 if child.startswith("executor") else None,
             )
             for k, child in enumerate(PROCESSES)
         ),

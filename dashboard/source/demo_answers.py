@@ -70,6 +70,7 @@ def _show(engine: DemoEngine, wanted: str) -> Record:
                 "num_blocks": request.blocks if is_running else 0,
                 "blocked": None if is_running else engine.why(request),
             }
+            record["timeline"] = _timeline(engine, request)
             if not is_running:
                 record |= {
                     "measured": request.blocks,
@@ -79,6 +80,16 @@ def _show(engine: DemoEngine, wanted: str) -> Record:
                 }
             return {"requests": [record]}
     raise ControlError(f"show: no live request is called {wanted!r}")
+
+
+def _timeline(engine: DemoEngine, request: DemoRequest) -> list[Record]:
+    moments = [(request.arrived_s, "arrived", "")]
+    moments += [(request.started_s, "started", "")] if request.started_s else []
+    moments += [(e.at_s, e.kind, e.reason) for e in engine.events if e.request is request]
+    return [
+        {"age_s": engine.now_s - at_s, "what": what, "reason": reason}
+        for at_s, what, reason in sorted(moments)
+    ]
 
 
 def _events(engine: DemoEngine, args: Mapping[str, object]) -> Record:

@@ -151,7 +151,7 @@ class DemoEngine:
             return "paused"
         if len(self.running) >= MAX_RUNNING:
             return "sequences"
-        return "memory" if self.held_blocks + request.blocks > NUM_BLOCKS else "fairness"
+        return "memory" if self.held_blocks + request.blocks > NUM_BLOCKS else "window"
 
     def cancel(self, requests: list[DemoRequest]) -> None:
         """End requests."""

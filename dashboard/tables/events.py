@@ -1,10 +1,12 @@
 """The table of events: what was decided under pressure, and by which two numbers."""
 
+from collections.abc import Callable, Mapping
+
 from dashboard.format import NOTHING, count, duration
-from dashboard.lines import Span, Tone
+from dashboard.lines import Tone
 from dashboard.source.base import Record
 from dashboard.table import Column, Table
-from dashboard.tables.records import number, word_column, words
+from dashboard.tables.records import number, replica_column, word_column, words
 
 KIND_TONES = {
     "reject": Tone.NOTICE,
@@ -24,11 +26,46 @@ KIND_TONES = {
 }
 
 
-def value(record: Record, name: str) -> Span:
-    """Return one of the numbers that were compared."""
-    found = number(record, name)
-    text = f"{found:.2f}" if 0 < abs(found) < 10 and found != int(found) else count(found)
-    return (text, Tone.PLAIN) if found else (NOTHING, Tone.FAINT)
+Show = Callable[[float], str]
+
+
+def milliseconds(value: float) -> str:
+    """Return a time that came in ms."""
+    return duration(value / 1000)
+
+
+def factor(value: float) -> str:
+    """Return a number that may be small."""
+    return f"{value:.2f}" if abs(value) < 10 else count(value)
+
+
+NUMBERS: Mapping[str, tuple[str, Show]] = {
+    "queue": ("{0} needed, {1} free", count),
+    "reject": ("{0}, limit {1}", count),
+    "shed": ("in {0}, due in {1}", milliseconds),
+    "expire": ("waited {0} of {1}", milliseconds),
+    "demote": ("{0} tokens, cap {1}", count),
+    "route": ("cost {0}, best {1}", factor),
+    "preempt": ("{0} back, {1} were free", count),
+    "swap": ("{0} back, {1} were free", count),
+    "shorten": ("{0} back, {1} were free", count),
+    "restore": ("kept {0} of {1} tokens", count),
+    "epoch": ("epoch {0}, {1} blocks", count),
+    "prices": ("epoch {0} after {1}", count),
+    "restart": ("{0} times", count),
+}
+"""How the two numbers of an event are told, by its kind."""
+
+
+def numbers_of(record: Record) -> str:
+    """Return the two numbers that were compared, or what a command changed."""
+    measured, threshold = number(record, "measured"), number(record, "threshold")
+    if "change" in record:
+        return words(record, "change")
+    if not (measured or threshold):
+        return ""
+    text, show = NUMBERS.get(words(record, "kind"), ("{0}, limit {1}", factor))
+    return text.format(show(measured), show(threshold))
 
 
 def order(record: Record) -> float:
@@ -39,23 +76,21 @@ def order(record: Record) -> float:
 AGE: Column[Record] = Column(
     "at_s", "AGO", 7, lambda r: (duration(number(r, "age_s")), Tone.PLAIN), order,
     "how long ago it was")  # fmt: skip
-MEASURED: Column[Record] = Column(
-    "measured", "MEASURED", 9, lambda r: value(r, "measured"), lambda r: number(r, "measured"),
-    "the number that was compared, in the unit of the reason")  # fmt: skip
-THRESHOLD: Column[Record] = Column(
-    "threshold", "LIMIT", 7, lambda r: value(r, "threshold"), lambda r: number(r, "threshold"),
-    "what it was compared with")  # fmt: skip
+NUMBERS_COLUMN: Column[Record] = Column(
+    "numbers", "BY WHICH NUMBERS", 24, lambda r: (numbers_of(r) or NOTHING, Tone.PLAIN),
+    lambda r: number(r, "measured"),
+    "what was compared: KV blocks, times to the first token; of a command, before and after",
+    right=False)  # fmt: skip
 
 COLUMNS = (
     AGE,
     word_column("kind", "KIND", 8, "what was decided", KIND_TONES),
-    word_column("tenant", "TENANT", 12, "about whose request"),
-    word_column("reason", "REASON", 26, "why; of commands and restarts, what"),
-    MEASURED,
-    THRESHOLD,
+    word_column("tenant", "TENANT", 12, "about whose request; of a command, who gave it"),
+    word_column("reason", "REASON", 22, "why; of commands and restarts, what"),
+    NUMBERS_COLUMN,
     word_column("traffic_class", "CLASS", 14, "the class of the request"),
     word_column("operation_id", "REQUEST", 16, "operation id of a live request"),
-    word_column("replica", "REP", 3, "the replica; -1 = none"),
+    replica_column(),
 )
 
 

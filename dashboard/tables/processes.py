@@ -1,49 +1,77 @@
 """The table of the engine's processes."""
 
+from dataclasses import dataclass
+
 from dashboard.format import NOTHING, duration, zero_is_nothing
 from dashboard.frame import ProcessFrame
+from dashboard.history import View
 from dashboard.lines import Span, Tone
+from dashboard.silence import looks_hung
 from dashboard.table import Column, Table
 
-OLD_HEARTBEAT_S = 1.0
 STATE_TONES = {"running": Tone.GOOD, "starting": Tone.NOTICE, "stopping": Tone.NOTICE}
 
 
-def state(row: ProcessFrame) -> Span:
-    """Return where the supervisor says it stands."""
-    return row.state, STATE_TONES.get(row.state, Tone.ALARM)
+@dataclass(frozen=True, slots=True)
+class ProcessRow:
+    """A process, and whether it has been silent for too long."""
+
+    process: ProcessFrame
+    looks_hung: bool
 
 
-def heartbeat(row: ProcessFrame) -> Span:
+def rows_of(view: View) -> list[ProcessRow]:
+    """Return a row per process."""
+    return [ProcessRow(each, looks_hung(each, view)) for each in view.frame.processes]
+
+
+def state(row: ProcessRow) -> Span:
+    """Return where the supervisor says it stands, unless it looks worse."""
+    if row.looks_hung:
+        return "HUNG?", Tone.ALARM
+    return row.process.state, STATE_TONES.get(row.process.state, Tone.ALARM)
+
+
+def heartbeat(row: ProcessRow) -> Span:
     """Return how long its loop has been silent."""
-    age_s = row.heartbeat_age_s
+    age_s = row.process.heartbeat_age_s
     if age_s is None:
         return NOTHING, Tone.FAINT
-    return duration(age_s), Tone.ALARM if age_s > OLD_HEARTBEAT_S else Tone.PLAIN
+    return duration(age_s), Tone.ALARM if row.looks_hung else Tone.PLAIN
 
 
-def restarts(row: ProcessFrame) -> Span:
+def patience(row: ProcessRow) -> Span:
+    """Return for how much longer it said that it would be silent."""
+    left_s = row.process.patience_s
+    return (duration(left_s), Tone.PLAIN) if left_s is not None else (NOTHING, Tone.FAINT)
+
+
+def restarts(row: ProcessRow) -> Span:
     """Return how often it died."""
-    return zero_is_nothing(row.restarts), Tone.NOTICE if row.restarts else Tone.FAINT
+    number = row.process.restarts
+    return zero_is_nothing(number), Tone.NOTICE if number else Tone.FAINT
 
 
-COLUMNS: tuple[Column[ProcessFrame], ...] = (
-    Column("process", "PROCESS", 14, lambda r: (r.child, Tone.PLAIN), lambda r: r.child,
-           "its id, as the command `restart` takes it", right=False),
-    Column("state", "STATE", 9, state, lambda r: r.state, "where the supervisor says it stands",
+COLUMNS: tuple[Column[ProcessRow], ...] = (
+    Column("process", "PROCESS", 14, lambda r: (r.process.child, Tone.PLAIN),
+           lambda r: r.process.child, "its id, as the command `restart` takes it", right=False),
+    Column("state", "STATE", 9, state, lambda r: state(r)[0],
+           "where the supervisor says it stands; HUNG? = silent for longer than its work takes",
            right=False),
-    Column("activity", "ACTIVITY", 9, lambda r: (r.activity or NOTHING, Tone.PLAIN),
-           lambda r: r.activity, "what its loop says of itself", right=False),
-    Column("heartbeat", "BEAT", 7, heartbeat, lambda r: r.heartbeat_age_s or 0.0,
+    Column("activity", "ACTIVITY", 9, lambda r: (r.process.activity or NOTHING, Tone.PLAIN),
+           lambda r: r.process.activity, "what its loop says of itself", right=False),
+    Column("heartbeat", "BEAT", 7, heartbeat, lambda r: r.process.heartbeat_age_s or 0.0,
            "age of its heartbeat"),
-    Column("restarts", "RESTARTS", 8, restarts, lambda r: r.restarts, "how often it died"),
-    Column("epoch", "EPOCH", 6, lambda r: (str(r.epoch), Tone.PLAIN), lambda r: r.epoch,
-           "which instance of it this is"),
-    Column("pid", "PID", 8, lambda r: (str(r.pid), Tone.PLAIN), lambda r: r.pid,
+    Column("patience", "KILL IN", 7, patience, lambda r: r.process.patience_s or 0.0,
+           "in a step: when it is killed if it stays silent"),
+    Column("restarts", "RESTARTS", 8, restarts, lambda r: r.process.restarts, "how often it died"),
+    Column("epoch", "EPOCH", 5, lambda r: (str(r.process.epoch), Tone.PLAIN),
+           lambda r: r.process.epoch, "which instance of it this is"),
+    Column("pid", "PID", 8, lambda r: (str(r.process.pid), Tone.PLAIN), lambda r: r.process.pid,
            "its process id"),
 )  # fmt: skip
 
 
-def processes_table() -> Table[ProcessFrame]:
+def processes_table() -> Table[ProcessRow]:
     """Return the table, by name."""
-    return Table(COLUMNS, lambda row: row.child, "process", descending=False)
+    return Table(COLUMNS, lambda row: row.process.child, "process", descending=False)

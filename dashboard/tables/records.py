@@ -12,6 +12,12 @@ def number(record: Record, name: str) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
+def records_in(result: Record, name: str) -> list[Record]:
+    """Return the records of a list in an answer, none if there is no such list."""
+    found = result.get(name)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
 def words(record: Record, name: str) -> str:
     """Return a field as printable text."""
     value = record.get(name)
@@ -51,3 +57,14 @@ def word_column(
         return words(record, name)
 
     return Column(name, title, width, cell, sort, help_text, right=False)
+
+
+def replica_column() -> Column[Record]:
+    """Return a column of replicas, of which -1 is none."""
+
+    def cell(record: Record) -> Span:
+        value = number(record, "replica")
+        return (f"{value:.0f}", Tone.PLAIN) if value >= 0 else (NOTHING, Tone.FAINT)
+
+    help_text = "the replica that it is about; - = none"
+    return Column("replica", "REP", 3, cell, lambda record: number(record, "replica"), help_text)

@@ -4,7 +4,14 @@ from dashboard.format import count
 from dashboard.lines import Span, Tone
 from dashboard.source.base import Record
 from dashboard.table import Column, Table
-from dashboard.tables.records import number, number_column, time_column, word_column, words
+from dashboard.tables.records import (
+    number,
+    number_column,
+    replica_column,
+    time_column,
+    word_column,
+    words,
+)
 
 STATUS_TONES = {
     "running": Tone.GOOD,
@@ -12,6 +19,10 @@ STATUS_TONES = {
     "preempted": Tone.ALARM,
     "swapped": Tone.ALARM,
 }
+
+
+MAX_AGE_S = 1e7
+URGENCY = ("preempted", "swapped", "waiting", "running")
 
 
 def name_of(record: Record) -> str:
@@ -30,9 +41,28 @@ def output(record: Record) -> Span:
     return f"{count(done)}/{count(most)}", Tone.PLAIN if done else Tone.FAINT
 
 
+def urgency(record: Record) -> float:
+    """Return a place in the order in which requests need a look: those that wait come first, and of
+    these the oldest.
+    """
+    text = words(record, "status")
+    rank = URGENCY.index(text) if text in URGENCY else len(URGENCY)
+    return rank * MAX_AGE_S - min(MAX_AGE_S, number(record, "age_s"))
+
+
+def status(record: Record) -> Span:
+    """Return where it stands."""
+    text = words(record, "status")
+    return text, STATUS_TONES.get(text, Tone.PLAIN)
+
+
 NAME: Column[Record] = Column(
     "operation_id", "REQUEST", 14, lambda r: (name_of(r), Tone.PLAIN), name_of,
     "its operation id, as in the client's answer", right=False)  # fmt: skip
+STATUS: Column[Record] = Column(
+    "status", "STATUS", 9, status, urgency,
+    "preempted, swapped, waiting, running: in this order, the oldest first",
+    right=False)  # fmt: skip
 OUTPUT: Column[Record] = Column(
     "output", "OUT/MAX", 9, output, lambda r: number(r, "num_output_tokens"),
     "tokens generated, and asked for at the most")  # fmt: skip
@@ -41,16 +71,16 @@ COLUMNS = (
     NAME,
     word_column("tenant", "TENANT", 12, "whose it is"),
     word_column("traffic_class", "CLASS", 11, "its class of traffic"),
-    word_column("status", "STATUS", 9, "waiting, running, preempted or swapped", STATUS_TONES),
+    STATUS,
     time_column("age_s", "AGE", 6, "time since it arrived"),
     number_column("prompt_len", "PROMPT", 6, "tokens of its prompt"),
     OUTPUT,
     number_column("num_preemptions", "PRE", 4, "how often it gave its memory back"),
-    word_column("replica", "REP", 3, "the replica that serves it; -1 = none yet"),
-    word_column("request_id", "NUMBER", 10, "its number in the scheduler"),
+    replica_column(),
+    word_column("request_id", "NUMBER", 14, "its number in the scheduler"),
 )
 
 
 def requests_table() -> Table[Record]:
-    """Return the table, oldest request first."""
-    return Table(COLUMNS, identity_of, "age_s")
+    """Return the table: those that wait first, the oldest of them at the top."""
+    return Table(COLUMNS, identity_of, "status", descending=False)

@@ -53,11 +53,14 @@ def rows_of(view: View) -> list[TenantRow]:
     ]
 
 
-def used(row: TenantRow) -> Span:
-    """Return the share of the service; one far off what is due stands out."""
+def over(row: TenantRow) -> Span:
+    """Return by how many percent of the service it is beyond its share, or short of it."""
     tenant = row.tenant
-    is_short = tenant.share_due - tenant.share_used > FAIRNESS_GAP and tenant.waiting > 0
-    return percent(tenant.share_used), Tone.NOTICE if is_short else Tone.PLAIN
+    gap = tenant.share_used - tenant.share_due
+    if round(gap * 100) == 0:
+        return NOTHING, Tone.FAINT
+    is_short = gap < -FAIRNESS_GAP and tenant.waiting > 0
+    return f"{gap * 100:+.0f}", Tone.NOTICE if is_short or gap > FAIRNESS_GAP else Tone.PLAIN
 
 
 def oldest(row: TenantRow) -> Span:
@@ -123,11 +126,19 @@ WEIGHT: Column[TenantRow] = Column(
     "weight", "WT", 4, lambda r: (f"{r.tenant.weight:g}", Tone.PLAIN), lambda r: r.tenant.weight,
     "its weight among the tenants of a class")  # fmt: skip
 USED: Column[TenantRow] = Column(
-    "used", "USED", 5, used, lambda r: r.tenant.share_used, "its share of the last 10 s of service"
+    "used",
+    "USED",
+    5,
+    lambda r: plain(percent(r.tenant.share_used)),
+    lambda r: r.tenant.share_used,
+    "its share of the last 10 s of service",
 )
 DUE: Column[TenantRow] = Column(
     "due", "DUE", 5, lambda r: plain(percent(r.tenant.share_due)), lambda r: r.tenant.share_due,
     "the share that is due to it by weight, while it has work")  # fmt: skip
+OVER: Column[TenantRow] = Column(
+    "over", "OVER", 4, over, lambda r: r.tenant.share_used - r.tenant.share_due,
+    "percent of the service beyond its share (+), or short of it (-)")  # fmt: skip
 WAITING: Column[TenantRow] = Column(
     "waiting", "WAIT", 5, lambda r: plain(zero_is_nothing(r.tenant.waiting)),
     lambda r: r.tenant.waiting, "requests in its queue")  # fmt: skip
@@ -189,10 +200,10 @@ BROKEN: Column[TenantRow] = Column(
     lambda r: float(r.breaks), "refused because a promise could not be kept")  # fmt: skip
 
 COLUMNS = (
-    NAME, STATE, WEIGHT, USED, DUE, WAITING, OLDEST, RUNNING, HELD, QUOTA, TOKENS, REFUSED,
-    PREEMPTED, FIRST_P50, FIRST_P95, BUDGET, REASON, PROMPT, SWAPPED, AGAIN, REQUESTS,
+    NAME, STATE, WEIGHT, USED, DUE, OVER, WAITING, OLDEST, RUNNING, HELD, TOKENS, REFUSED,
+    FIRST_P50, FIRST_P95, QUOTA, PREEMPTED, BUDGET, REASON, PROMPT, SWAPPED, AGAIN, REQUESTS,
 )  # fmt: skip
-BRIEF = (NAME, STATE, USED, DUE, WAITING, OLDEST, RUNNING, HELD, TOKENS, REFUSED, REASON)
+BRIEF = (NAME, STATE, USED, DUE, OVER, WAITING, OLDEST, RUNNING, HELD, TOKENS, REFUSED, REASON)
 
 
 PROMISES = (NAME, BROKEN, REQUESTS, REFUSED, REASON, WAITING, OLDEST, AGAIN, DUE, USED)

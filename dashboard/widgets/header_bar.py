@@ -5,7 +5,7 @@ from textual import events
 from dashboard.format import Glyphs, duration
 from dashboard.frame import Frame, Liveness
 from dashboard.keymap import SCREENS
-from dashboard.lines import Line, Span, Tone, crop, width_of
+from dashboard.lines import Line, Span, Tone, crop, fit, width_of
 from dashboard.messages import ScreenWanted
 from dashboard.widgets.lines_view import LinesView
 
@@ -13,24 +13,27 @@ TONES = {Liveness.LIVE: Tone.GOOD, Liveness.STALE: Tone.ALARM, Liveness.GONE: To
 
 
 def state_line(
-    frame: Frame, marks: tuple[str, ...], clock: str, width: int, glyphs: Glyphs
+    frame: Frame,
+    marks: tuple[str, ...],
+    clock: str,
+    width: int,
+    glyphs: Glyphs,
+    alert: Span | None = None,
 ) -> Line:
-    """Return the first line; `marks` are words such as FROZEN."""
-    model = frame.executors[0].model if frame.executors else ""
-    left: list[Span] = [
+    """Return the first line; `marks` are words such as FROZEN. What needs attention takes the place
+    of the model's name.
+    """
+    left: Line = (
         (f" {glyphs.dot} ", TONES[frame.liveness]),
         (frame.name, Tone.TITLE),
         (f" {state_of(frame)} ", TONES[frame.liveness]),
-        (model.rsplit("/", 1)[-1], Tone.FAINT),
-    ]
-    right = f"{' '.join(marks)}  up {duration(frame.uptime_s)}  {clock} "
-    space = width - width_of(tuple(left)) - len(right)
-    if space < 1:
-        left, space = left[:3], width - width_of(tuple(left[:3])) - len(right)
-    return crop(
-        (*left, (" " * max(1, space), Tone.PLAIN), (right, Tone.NOTICE if marks else Tone.FAINT)),
-        width,
     )
+    right = f"{' '.join(marks)}  up {duration(frame.uptime_s)}  {clock} "
+    room = max(1, width - width_of(left) - len(right))
+    model = frame.executors[0].model.rsplit("/", 1)[-1] if frame.executors else ""
+    words, tone = (f"! {alert[0]}", alert[1]) if alert else (model, Tone.FAINT)
+    middle = fit(words, room, ellipsis=glyphs.ellipsis)
+    return crop((*left, (middle, tone), (right, Tone.NOTICE if marks else Tone.FAINT)), width)
 
 
 def state_of(frame: Frame) -> str:
@@ -54,7 +57,7 @@ def tabs_line(active: str) -> Line:
     for number, name in enumerate(SCREENS, 1):
         is_here = name == active
         text = f"[{number} {name}]" if is_here else f" {number} {name} "
-        spans.append((text, Tone.TITLE if is_here else Tone.FAINT))
+        spans.append((text, Tone.CURSOR if is_here else Tone.FAINT))
     return tuple(spans)
 
 

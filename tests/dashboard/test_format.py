@@ -5,6 +5,7 @@ import pytest
 from dashboard.format import (
     ASCII,
     UNICODE,
+    chart,
     count,
     duration,
     measured,
@@ -79,6 +80,19 @@ def test_a_sparkline_is_exactly_as_wide_and_newest_last() -> None:
     assert sparkline([4, None, 0], 5, UNICODE) == "  ▇ ▁"
     assert sparkline([], 3, UNICODE) == "   "
     assert sparkline([1, 2], 0, UNICODE) == ""
+
+
+def test_a_chart_is_a_sparkline_of_several_lines() -> None:
+    """Below a bar's top every cell is full, above it nothing; a gap is empty from top to bottom."""
+    rows = chart([0.0, 1.0, None, 4.0, 2.0], 6, 3, UNICODE)
+    assert [len(row) for row in rows] == [6, 6, 6]
+    columns = ["".join(cells) for cells in zip(*rows, strict=True)]
+    assert columns[0] == columns[3] == "   "
+    assert columns[1] == "  ▁"
+    assert columns[4][1:] == "██"
+    assert columns[4][0] != " "
+    assert columns[5][2] == "█"
+    assert columns[5][0] == " "
 
 
 def test_a_meter_has_exactly_its_width() -> None:

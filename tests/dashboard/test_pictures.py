@@ -9,8 +9,11 @@ from dashboard.format import ASCII, UNICODE
 from dashboard.frame import Frame, Liveness
 from dashboard.history import History, View
 from dashboard.lines import Tone, plain_text, width_of
+from dashboard.pictures.alerts import alerts
 from dashboard.pictures.executors import executors
-from dashboard.pictures.overview import alerts, overview
+from dashboard.pictures.latest import latest
+from dashboard.pictures.memory import memory
+from dashboard.pictures.overview import overview
 from dashboard.pictures.promises import promises
 from dashboard.pictures.request import request
 from dashboard.widgets.header_bar import state_line, state_of
@@ -56,6 +59,86 @@ def test_a_process_that_is_down_is_an_alarm() -> None:
     view = view_of(processes=(*processes[:3], dead))
     assert told(view)[0] == "executor.0.0 is backoff, 4 restarts"
     assert next(iter(alerts(view)))[1] is Tone.ALARM
+
+
+def executor_silent_for(seconds: float, activity: str = "busy") -> View:
+    """Return the view of an engine whose executor has not stamped for so long."""
+    processes = demo(StageClock()).read().processes
+    silent = msgspec.structs.replace(
+        processes[3], activity=activity, heartbeat_age_s=seconds, patience_s=60.0 - seconds
+    )
+    return view_of(processes=(silent,))
+
+
+def test_a_process_in_a_step_is_hung_only_after_many_steps_time() -> None:
+    """And it is said when it will be killed; one that is idle owes a heartbeat every second."""
+    assert not [text for text in told(executor_silent_for(1.5)) if "HUNG" in text]
+    assert told(executor_silent_for(4.0))[0] == (
+        "executor.0.0 HUNG? in one step for 4.0s; killed in 56.0s"
+    )
+    assert "no heartbeat for 1.5s" in told(executor_silent_for(1.5, "idle"))[0]
+    assert not [text for text in told(executor_silent_for(90.0, "loading")) if "HUNG" in text]
+
+
+def test_who_is_over_its_share_is_said_while_another_is_short() -> None:
+    """With what each had and was due; nobody is accused of taking what nobody wanted."""
+    first, second, *_ = demo(StageClock()).read().tenants
+    greedy = msgspec.structs.replace(first, name="greedy", share_used=0.7, share_due=0.5)
+    patient = msgspec.structs.replace(
+        second, name="patient", share_used=0.3, share_due=0.5, waiting=3
+    )
+    view = view_of(tenants=(greedy, patient))
+    assert "over share: greedy 70% of 50% due; short: patient 30% of 50% due" in told(view)
+    content = msgspec.structs.replace(patient, waiting=0)
+    assert not [t for t in told(view_of(tenants=(greedy, content))) if "over share" in t]
+
+
+def test_who_was_preempted_is_said_for_a_while() -> None:
+    """With how often, and why."""
+    frame = demo(StageClock()).read()
+    victim = msgspec.structs.replace(frame.tenants[0], name="victim", preemptions=2)
+    before = msgspec.structs.replace(
+        frame, tenants=(victim,), totals=msgspec.structs.replace(frame.totals, preemptions_by={})
+    )
+    after = msgspec.structs.replace(
+        frame,
+        taken_s=frame.taken_s + 1.0,
+        tenants=(msgspec.structs.replace(victim, preemptions=5),),
+        totals=msgspec.structs.replace(frame.totals, preemptions_by={"recompute for admission": 3}),
+    )
+    history = History()
+    history.push(before)
+    words = "preempted in the last 15 s: victim 3 (recompute for admission)"
+    assert words in told(history.push(after))
+
+
+def test_those_who_hold_most_memory_are_named_first() -> None:
+    """As many as there is room for, none of them in pieces."""
+    view = view_of()
+    holders = plain_text(memory(view, 80, ASCII)).split("\n")[1]
+    most = max(view.frame.tenants, key=lambda each: each.held_blocks)
+    assert holders.split()[2] == most.name
+    assert holders.endswith(")")
+    assert len(holders) <= 80
+
+
+def test_the_last_event_of_each_sort_is_told_with_its_numbers() -> None:
+    """However many others came after it."""
+    events: list[dict[str, object]] = [
+        {"number": 1, "at_s": 1.0, "age_s": 9.0, "kind": "preempt", "tenant": "acme",
+         "reason": "admission", "measured": 18.0, "threshold": 3.0},
+        *({"number": n, "at_s": 2.0, "age_s": 8.0, "kind": "shed", "tenant": "beta",
+           "reason": "shed_predicted", "measured": 17_000.0, "threshold": 14_400.0}
+          for n in range(2, 9)),
+        {"number": 0, "origin": "here", "at_s": 3.0, "age_s": 7.0, "kind": "command",
+         "reason": "set tenants.acme.weight 3", "change": "1 > 3"},
+    ]  # fmt: skip
+    lines = plain_text(latest(events, 100)).split("\n")
+    assert lines[0].endswith("9.0s ago  preempt acme admission: 18 back, 3 were free")
+    assert "(7)" in lines[1]
+    assert lines[1].endswith("shed beta shed_predicted: in 17.0s, due in 14.4s")
+    assert lines[2].endswith("none")
+    assert lines[3].endswith("set tenants.acme.weight 3: 1 > 3")
 
 
 def test_what_is_paused_or_draining_is_said() -> None:
@@ -113,7 +196,7 @@ def test_a_request_that_waits_says_why_by_which_numbers() -> None:
         "predicted_start_in_ms": None, "ttft_deadline_in_ms": -500.0,
     }  # fmt: skip
     text = plain_text(request(record, 80, ASCII))
-    assert "it waits for: memory" in text
-    assert "measured 66, limit 12   place 0" in text
-    assert "not foreseen" in text
-    assert "first token promised 500ms ago" in text
+    assert "waits for memory: its KV blocks do not fit" in text
+    assert "66 needed, 12 available   start expected not foreseen   0 before it" in text
+    assert "what helps: cancel or preempt others" in text
+    assert "first token was promised 500ms ago" in text

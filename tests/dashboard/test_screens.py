@@ -64,7 +64,7 @@ def test_a_request_in_full_looks_as_it_did(size: tuple[int, int]) -> None:
         async with on_stage(size) as stage:
             await arrive(stage, "requests")
             await stage.press("enter")
-            await stage.until_shown("it waits for")
+            await stage.until_shown("waits for")
             compare(f"request-{size[0]}x{size[1]}", stage.text)
 
     asyncio.run(play())

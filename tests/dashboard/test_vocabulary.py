@@ -2,6 +2,7 @@
 
 from core.errors import RejectionReason
 from core.metering import PreemptionCause, PreemptionKind
+from core.policy.base import Blocked
 from core.request import RequestStatus
 from core.scheduler.decisions import DecisionKind
 from core.supervision.states import ProcessState
@@ -11,6 +12,7 @@ from dashboard import vocabulary
 from dashboard.tables.events import KIND_TONES
 from dashboard.tables.tenants import OTHER
 from dashboard.vocabulary import word
+from dashboard.waits import REASONS
 
 
 def test_every_number_has_the_engines_name() -> None:
@@ -21,6 +23,15 @@ def test_every_number_has_the_engines_name() -> None:
     assert tuple(k.name.lower() for k in PreemptionKind) == vocabulary.PREEMPTION_KINDS
     assert tuple(c.name.lower() for c in PreemptionCause) == vocabulary.PREEMPTION_CAUSES
     assert OTHER == OTHER_NAME
+
+
+def test_every_reason_to_wait_has_a_sentence() -> None:
+    """Short enough for a line of 80 cells beside the reason itself."""
+    assert set(REASONS) == {blocked.name.lower() for blocked in Blocked}
+    for name, reason in REASONS.items():
+        assert len(f" waits for {name}: {reason.sentence}") <= 80
+        assert len(f" what helps: {reason.helps}") <= 80
+        assert "{" not in reason.numbers.format("1", "2", 3.0)
 
 
 def test_a_request_has_ended_from_the_first_final_status_on() -> None:
