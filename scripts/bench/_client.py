@@ -41,6 +41,7 @@ class Timeline:
     finish_reason: str = ""
     status: int = 0
     error: str = ""
+    error_code: str = ""
     cut: bool = False  # ended by us: `until` passed, or `leave_after` was reached
     done: bool = False  # the server's closing `[DONE]` arrived
 
@@ -91,6 +92,12 @@ class Client:
         """Close the session and its connections."""
         await self._session.close()
 
+    def anew(self) -> "Client":
+        """Return a client of the same server with a session of its own."""
+        client = Client(self.url)
+        client._headers = self._headers
+        return client
+
     async def get(self, path: str) -> tuple[int, bytes]:
         """Return status and body of a GET; (0, message) if the server cannot be reached."""
         try:
@@ -99,10 +106,14 @@ class Client:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return 0, _reason(error).encode()
 
-    async def post(self, path: str, body: Mapping[str, object]) -> tuple[int, Any]:
+    async def post(
+        self, path: str, body: Mapping[str, object], headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Any]:
         """Return status and parsed JSON of a POST; (0, message) if the server cannot be reached."""
+        arguments = _json(body)
+        arguments["headers"].update(headers or {})
         try:
-            async with self._session.post(self.url + path, **_json(body)) as answer:
+            async with self._session.post(self.url + path, **arguments) as answer:
                 raw = await answer.read()
                 return answer.status, orjson.loads(raw) if raw else None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -156,7 +167,9 @@ class Client:
         async with self._session.post(self.url + path, **arguments) as answer:
             timeline.status = answer.status
             if answer.status != 200:
-                timeline.error = f"{answer.status} {(await answer.text())[:ERROR_CHARS]}"
+                text = await answer.text()
+                timeline.error = f"{answer.status} {text[:ERROR_CHARS]}"
+                timeline.error_code = error_code(text)
                 return
             rest = b""
             async for piece in answer.content.iter_any():
@@ -184,6 +197,7 @@ def read_event(data: bytes, now: float, timeline: Timeline) -> None:
     event = orjson.loads(data)
     if event.get("error"):
         timeline.error = str(event["error"])[:ERROR_CHARS]
+        timeline.error_code = error_code(data)
         return
     if usage := event.get("usage"):
         timeline.prompt_tokens = usage["prompt_tokens"]
@@ -192,6 +206,14 @@ def read_event(data: bytes, now: float, timeline: Timeline) -> None:
         timeline.prompt_token_ids = event["prompt_token_ids"]
     for choice in event.get("choices", ()):
         _read_choice(choice, now, timeline)
+
+
+def error_code(body: bytes | str) -> str:
+    """Return the code in an error as OpenAI's clients get it; "" of anything else."""
+    try:
+        return str(orjson.loads(body)["error"]["code"] or "")
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return ""
 
 
 def _read_choice(choice: Mapping[str, Any], now: float, timeline: Timeline) -> None:
