@@ -10,7 +10,7 @@ compared by their SHA-256 in constant time and are never kept, logged or echoed.
 
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ipc.control.declaration import ReplyCode
@@ -55,9 +55,3 @@ class Access:
             self._tenant_digests = frozenset(
                 digest for tenant in snapshot.tenants for digest in tenant.key_sha256
             )
-
-
-def bearer_key(headers: Mapping[str, str]) -> str:
-    """Return the key of an Authorization header, or "" if there is none."""
-    scheme, _, key = headers.get("authorization", "").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else ""

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from frontends.admin.access import Access, Refusal, bearer_key
+from frontends.admin.access import Access, Refusal
 from frontends.admin.handlers import Handlers
+from frontends.bearer import bearer_key
 from frontends.health import Health, Verdict
 from frontends.http.errors import ApiError, invalid_api_key, permission_denied
 from frontends.http.exchange import JSON
@@ -35,6 +36,7 @@ STATUSES: Mapping[str, int] = {
     ReplyCode.NOT_CONFIRMED: 504,
     ReplyCode.NOT_DELIVERED: 503,
     ReplyCode.BUSY: 503,
+    ReplyCode.STOPPING: 503,
     ReplyCode.FAILED: 409,
 }
 
@@ -115,7 +117,8 @@ class AdminApp:
         route = self.open_routes.get((call.method, call.path))
         if route is not None:
             return await route(call)
-        refusal = self._access.refusal(bearer_key(call.headers))
+        authorization = call.headers.get("authorization", "").encode("latin-1")
+        refusal = self._access.refusal(bearer_key(authorization).decode("utf-8", "replace"))
         if refusal is not None:
             self._handlers.refuse(control_call(call, {}), refusal)
             raise refused(refusal)

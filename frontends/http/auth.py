@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from core.tenancy import DEFAULT_TENANT, TrafficClass
+from frontends.bearer import bearer_key
 from frontends.http.errors import bad_request, class_forbidden, invalid_api_key
 from ipc.directory import DirectorySnapshot, DirectoryTenant
 
-MAX_KEY_BYTES = 1024
 NO_DIGEST = "0" * 64
 CLASS_NAMES = {traffic_class.name.lower(): traffic_class for traffic_class in TrafficClass}
 
@@ -63,9 +63,8 @@ class Authenticator:
             raise invalid_api_key(
                 "No API key was sent: use the header 'Authorization: Bearer KEY'."
             )
-        scheme, _, key = authorization.partition(b" ")
-        key = key.strip()
-        if scheme.lower() != b"bearer" or not 0 < len(key) <= MAX_KEY_BYTES:
+        key = bearer_key(authorization)
+        if not key:
             raise invalid_api_key("The Authorization header is not of the form 'Bearer KEY'.")
         digest = hashlib.sha256(key).hexdigest()
         known, tenant = self._tenants.get(digest, (NO_DIGEST, None))

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from frontends.admin.access import Access, bearer_key
+from frontends.admin.access import Access
 from ipc.control.declaration import ReplyCode
 from ipc.directory import DirectorySnapshot, DirectoryTenant
 
@@ -56,12 +56,3 @@ def test_a_changed_directory_counts_from_the_next_call_on() -> None:
     snapshots.append(DirectorySnapshot(version=2, admin_key_sha256=digest("other")))
     assert access.refusal("hr-admin-1") is not None
     assert access.refusal("other") is None
-
-
-@pytest.mark.parametrize(
-    ("header", "key"),
-    [("Bearer abc", "abc"), ("bearer  abc ", "abc"), ("Basic abc", ""), ("abc", ""), ("", "")],
-)
-def test_a_key_comes_in_a_bearer_header_only(header: str, key: str) -> None:
-    """Other schemes carry no key."""
-    assert bearer_key({"authorization": header} if header else {}) == key
