@@ -300,6 +300,8 @@ class AdminConfig:
     """Admin processes."""
     key_sha256: str = ""
     """SHA-256 (hex) of the admin key; empty = a random one is written to the run directory."""
+    keep_state: bool = True
+    """Keep usage and run-time changes in the state directory, so that they outlive the engine."""
 
     def faults(self) -> Iterator[str]:
         """Yield one line for each key that cannot be accepted."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from core.clock import NS_PER_MS
 from core.errors import Rejection, RejectionReason
-from core.metering import Metering
+from core.metering import Metering, PreemptionCause
 from core.policy.admission import no_replica
 from core.policy.base import Policy, Wait
 from core.policy.limits import Limits
@@ -30,8 +30,10 @@ from core.scheduler.scheduler import Scheduler
 from core.scheduler.settings import EngineSettings
 from core.scheduler.standings import ClassStanding, Standings, TenantStandings
 from core.scheduler.statistics import (
+    CacheStatistics,
     EngineStatistics,
     RequestView,
+    cache_statistics,
     engine_statistics,
     request_view,
 )
@@ -39,6 +41,7 @@ from core.scheduler.step_builder import StepBuilder
 from core.scheduler.step_results import apply_result
 from core.scheduler.trace_log import TraceLog
 from core.scheduler.waits import with_numbers
+from core.tenancy import NUM_CLASSES
 
 
 class EngineCore:
@@ -159,6 +162,15 @@ class EngineCore:
         """Return up to `limit` decisions from number `since` on that are still kept."""
         return self._scheduler.records.decisions.since(since, limit)
 
+    def decisions_about(self, request_id: int) -> list[Decision]:
+        """Return the decisions about one request that are still kept."""
+        return self._scheduler.records.decisions.about(request_id)
+
+    def cache_statistics(self, tenant: str | None = None) -> list[CacheStatistics]:
+        """Return what the prefix cache of each replica holds, of one `tenant` or all."""
+        flows = None if tenant is None else self._flows_of(tenant)
+        return [cache_statistics(replica, flows) for replica in self._replicas]
+
     def check_integrity(self) -> None:
         """Assert every invariant of the whole state; linear in its size."""
         self._scheduler.check_integrity()
@@ -191,6 +203,12 @@ class EngineCore:
             case ev.Configure(limits):
                 self._scheduler.configure(limits)
                 self._end_what_never_fits(now_ns)
+            case ev.Preempt(request_id):
+                self._preempt(self._scheduler.requests.get(request_id), now_ns)
+            case ev.DropCache(tenant):
+                flows = None if tenant is None else self._flows_of(tenant)
+                for each in self._replicas:
+                    each.kv.drop_cached(flows)
 
     def _submit(self, request: Request, now_ns: int) -> None:
         if request.request_id in self._scheduler.requests:
@@ -221,6 +239,15 @@ class EngineCore:
         self._scheduler.finish(
             request, RequestStatus.FINISHED_ABORTED, now_ns, closed_ns=min(closed_ns, now_ns)
         )
+
+    def _preempt(self, request: Request | None, now_ns: int) -> None:
+        if request is not None and request.status is RequestStatus.RUNNING:
+            self._scheduler.preempt(request, PreemptionCause.OPERATOR, now_ns)
+
+    def _flows_of(self, tenant: str) -> range:
+        """Return the indexes of a tenant's flows."""
+        first = self.metering.tenant_index(tenant) * NUM_CLASSES
+        return range(first, first + NUM_CLASSES)
 
     def _stop(self, request_id: int, num_output_tokens: int, now_ns: int) -> None:
         request = self._scheduler.requests.get(request_id)

@@ -2,8 +2,10 @@
 
     HeadraceError                 something the operator can act on: one line, no traceback
     ├── ConfigError               a key, value or combination in the configuration
+    │   └── UnknownTenantError    a tenant that is not there
     ├── ModelError                a model that is missing, corrupt or not supported
-    └── StartError                the engine cannot start here (port taken, memory, second owner)
+    ├── StartError                the engine cannot start here (port taken, memory, second owner)
+    └── StateError                what was kept cannot be read or written (damage, full disk)
 
 `Rejection` is no exception: it is a decision of the scheduler or of a cheap check before it, and
 travels unchanged to the HTTP answer, the metric label, the log line and the dashboard. Broken
@@ -23,6 +25,14 @@ class HeadraceError(Exception):
 
 class ConfigError(HeadraceError):
     """The configuration cannot be accepted; the message names the key path and the value."""
+
+
+class UnknownTenantError(ConfigError):
+    """There is no tenant of that name."""
+
+
+class StateError(HeadraceError):
+    """The state directory is damaged, full or not ours; the message names the file."""
 
 
 class ModelError(HeadraceError):

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from core.config_file import describe, nearest_key, parse_value
-from core.errors import ConfigError
+from core.errors import ConfigError, UnknownTenantError
 from core.tenancy import CLASS_NAMES, ClassConfig, Room, Tenancy, TenantConfig
 
 _PATH = re.compile(r"(classes)\.(\w+)\.(\w+)|(tenants)(?:\.|\[)([\w.-]+?)\]?\.(\w+)")
@@ -103,7 +103,7 @@ def find_tenant(tenancy: Tenancy, name: str) -> TenantConfig:
     for tenant in tenancy.tenants:
         if tenant.name == name:
             return tenant
-    raise ConfigError(f"there is no tenant {name!r}: `tenants` lists them, add-tenant makes one")
+    raise UnknownTenantError(f"there is no tenant {name!r}: `tenants` lists them, add-tenant makes one")
 
 
 def _with_value(entry: Any, path: str, key: str, text: str) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 from core.config import HeadraceConfig
 from core.tenancy import DEFAULT_TENANT, ClassConfig, ClassesConfig, Tenancy, TenantConfig
+from core.tenancy_difference import Difference, difference, to_json
 from ipc.directory import DirectoryClass, DirectorySnapshot, DirectoryTenant
 
 CLASS_FIELDS = tuple(entry.name for entry in fields(ClassConfig))
@@ -22,8 +23,11 @@ def configured_tenancy(config: HeadraceConfig) -> Tenancy:
     return Tenancy(classes=config.classes, tenants=tenants)
 
 
-def snapshot_of(tenancy: Tenancy, admin_key_sha256: str) -> DirectorySnapshot:
-    """Return what to publish."""
+def snapshot_of(
+    tenancy: Tenancy, admin_key_sha256: str, configured: Tenancy | None = None
+) -> DirectorySnapshot:
+    """Return what to publish, with what of it is not `configured` (None: all is)."""
+    changes = Difference() if configured is None else difference(configured, tenancy)
     return DirectorySnapshot(
         classes=tuple(
             DirectoryClass(
@@ -40,6 +44,7 @@ def snapshot_of(tenancy: Tenancy, admin_key_sha256: str) -> DirectorySnapshot:
             for tenant in tenancy.tenants
         ),
         admin_key_sha256=admin_key_sha256,
+        changes=to_json(changes),
     )
 
 

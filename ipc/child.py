@@ -29,6 +29,7 @@ from types import FrameType
 
 import msgspec
 
+from ipc.diagnostics import LogTail, tell_stacks
 from ipc.directory import DirectoryReader, DirectoryWatch
 from ipc.doorbell import Doorbell
 from ipc.errors import ChildSetupError
@@ -36,6 +37,7 @@ from ipc.heartbeat import Heartbeat, HeartbeatLine, Heartbeats, HeartbeatState
 from ipc.run_directory import RunDirectory
 from ipc.segment import Segment
 
+LEADER = "supervisor"  # whose heartbeat line says what all shall log
 MAX_SETUP_BYTES = 16 * 1024 * 1024
 _PR_SET_PDEATHSIG = 1
 _LOG_FORMAT = "%(asctime)s %(levelname)s {child_id} %(message)s"
@@ -96,6 +98,8 @@ class Child:
         self.stop_requested = False
         self._line = HeartbeatLine(heartbeats, setup.slot)
         self._heartbeats = Heartbeats(heartbeats)
+        self._leader = setup.peers.get(LEADER, setup.slot)
+        self._log_level = 0
 
     @classmethod
     def attach(cls, argv: Sequence[str]) -> "Child":
@@ -113,7 +117,8 @@ class Child:
         child = cls(setup, heartbeats, Doorbell.create())
         signal.signal(signal.SIGTERM, child.handle_sigterm)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the supervisor's
-        _log_to_stderr(setup.child_id, setup.log_level)
+        _log_to_stderr(setup.child_id, setup.log_level, child.run_directory)
+        tell_stacks(child.run_directory.stacks(setup.child_id))
         return child
 
     @property
@@ -144,6 +149,14 @@ class Child:
     def stamp(self, state: HeartbeatState, now_ns: int, busy_until_ns: int = 0) -> None:
         """Say that the loop runs; called by the loop itself, at every step."""
         self._line.stamp(state, now_ns, busy_until_ns)
+        if self._heartbeats.log_level(self._leader) != self._log_level:
+            self._go_by_log_level(self._heartbeats.log_level(self._leader))
+
+    def _go_by_log_level(self, level: int) -> None:
+        """Write what the supervisor wants written, and say so."""
+        logging.getLogger().setLevel(level)
+        self._log_level = level
+        self._line.set_log_level(level)
 
     def serving(self) -> None:
         """Say that this instance is ready: its epoch appears in its heartbeat line."""
@@ -190,7 +203,7 @@ def die_with_parent(parent_pid: int) -> None:
         raise ChildSetupError(f"the supervisor (pid {parent_pid}) died during the start")
 
 
-def _log_to_stderr(child_id: str, level: str) -> None:
-    logging.basicConfig(
-        stream=sys.stderr, level=level, format=_LOG_FORMAT.format(child_id=child_id), force=True
-    )
+def _log_to_stderr(child_id: str, level: str, directory: RunDirectory) -> None:
+    line_format = _LOG_FORMAT.format(child_id=child_id)
+    logging.basicConfig(stream=sys.stderr, level=level, format=line_format, force=True)
+    logging.getLogger().addHandler(LogTail(directory.log(child_id), line_format))

@@ -22,7 +22,7 @@ from ipc.errors import SegmentError
 from ipc.layout import LINE_BYTES, ArraySpec, Layout, read_parameters
 from ipc.segment import Segment
 
-DIRECTORY_VERSION: Final = 2
+DIRECTORY_VERSION: Final = 3
 DIRECTORY_BYTES: Final = 4 * 1024 * 1024  # a slot: 4096 tenants of a kilobyte
 _READ_ATTEMPTS: Final = 4
 _WORDS_PER_LINE: Final = LINE_BYTES // 8
@@ -81,6 +81,7 @@ class DirectorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     classes: tuple[DirectoryClass, ...] = ()
     tenants: tuple[DirectoryTenant, ...] = ()
     admin_key_sha256: str = ""
+    changes: str = "{}"  # what the configuration file does not say, for whoever keeps it
 
 
 def directory_layout(slot_bytes: int = DIRECTORY_BYTES) -> Layout:

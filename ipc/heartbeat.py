@@ -10,7 +10,9 @@ a hung loop falls silent.
     2 busy_until_ns  until when silence is expected (BUSY, COMPILING, LOADING); 0 = no promise
     3 stamp_ns       CLOCK_MONOTONIC of the loop's last step, written last
     4 directory      version of the tenant directory that the loop goes by; 0 = none yet
-    5..7             zero
+    5 log level      by which the process goes, as `logging` numbers it; in the supervisor's line:
+                     by which all shall go; 0 = as started
+    6..7             zero
 
 Every word is stored at once but the line is not: a reader may see the state of one stamp beside the
 time of the one before, which the next look corrects.
@@ -25,9 +27,9 @@ from ipc.layout import ArraySpec, Layout
 from ipc.segment import Segment
 
 NUM_SLOTS = 64
-_EPOCH, _STATE, _BUSY_UNTIL, _STAMP, _DIRECTORY = range(5)
+_EPOCH, _STATE, _BUSY_UNTIL, _STAMP, _DIRECTORY, _LOG_LEVEL = range(6)
 HEARTBEATS_LAYOUT = Layout(
-    "heartbeats", 2, {"lines": ArraySpec(np.dtype(np.uint64), (NUM_SLOTS, 8))}
+    "heartbeats", 3, {"lines": ArraySpec(np.dtype(np.uint64), (NUM_SLOTS, 8))}
 )
 
 
@@ -52,6 +54,7 @@ class Heartbeat:
     stamp_ns: int
     busy_until_ns: int
     directory_version: int = 0
+    log_level: int = 0
 
 
 class HeartbeatLine:
@@ -76,6 +79,10 @@ class HeartbeatLine:
         """Say which version of the tenant directory is in force here."""
         self._words[_DIRECTORY] = directory_version
 
+    def set_log_level(self, level: int) -> None:
+        """Say by which log level this process goes."""
+        self._words[_LOG_LEVEL] = level
+
 
 class Heartbeats:
     """The reading end of all slots."""
@@ -87,10 +94,16 @@ class Heartbeats:
 
     def read(self, slot: int) -> Heartbeat:
         """Return the line of `slot`."""
-        words = self._words[slot * 8 : slot * 8 + 5]
-        epoch, state, busy_until_ns, stamp_ns, directory_version = words
-        return Heartbeat(epoch, HeartbeatState(state), stamp_ns, busy_until_ns, directory_version)
+        words = self._words[slot * 8 : slot * 8 + 6]
+        epoch, state, busy_until_ns, stamp_ns, directory_version, log_level = words
+        return Heartbeat(
+            epoch, HeartbeatState(state), stamp_ns, busy_until_ns, directory_version, log_level
+        )
 
     def epoch(self, slot: int) -> int:
         """Return the serving epoch of `slot` alone: one word, for loops that look at every step."""
         return self._words[slot * 8 + _EPOCH]
+
+    def log_level(self, slot: int) -> int:
+        """Return the log level of `slot` alone: one word, for loops that look at every stamp."""
+        return self._words[slot * 8 + _LOG_LEVEL]

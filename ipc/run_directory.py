@@ -146,6 +146,14 @@ class RunDirectory:
         """Page of a child."""
         return self.path / f"board.{child_id}"
 
+    def log(self, child_id: str) -> Path:
+        """Return the file with the last log lines of a process."""
+        return self.path / f"log.{child_id}"
+
+    def stacks(self, child_id: str) -> Path:
+        """Return the file to which a process writes its stacks when it is asked to."""
+        return self.path / f"stacks.{child_id}"
+
     @property
     def heartbeats(self) -> Path:
         """One line per child."""

@@ -23,13 +23,15 @@ from core.models.package_index import PipIndex
 from core.models.pull import pull
 from core.models.registry import ALIASES, ModelFacts, models_directory, resolve
 from core.monotonic_clock import MonotonicClock
-from core.runtime.supervisor.kept_tenants import KeptTenants
+from core.runtime.supervisor.kept_changes import starting_tenancy
 from core.runtime.supervisor.loop import Supervisor
 from core.runtime.supervisor.stage import Stage, set_up
 from core.runtime.supervisor.start_report import ready_lines, start_table
+from core.runtime.wiring import SUPERVISOR
 from core.supervision.spec import child_specs
 from core.terminal import PROGRAM, Terminal, run_main
 from core.user_directories import state_directory
+from ipc.diagnostics import LogTail, tell_stacks
 
 DESCRIPTION = """Start the engine in the foreground.
 
@@ -53,17 +55,25 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     """Run one engine from start to end and return its exit code."""
     config = load_config(args.config, args.overrides)
     logging.basicConfig(stream=sys.stderr, level=config.supervision.log_level, format=LOG_FORMAT)
-    kept = KeptTenants(state_directory(os.environ) / config.name, config)
-    config = kept.restored()
+    tenancy = starting_tenancy(config, state_directory(os.environ) / config.name)
     facts = find_model(config.engine.model, terminal)
     config = fit_to_machine(config, facts)
     specs = child_specs(config)
-    stage = set_up(config, specs)
+    stage = set_up(config, specs, tenancy)
+    tail = LogTail(stage.directory.log(SUPERVISOR), LOG_FORMAT)
+    logging.getLogger().addHandler(tail)
+    tell_stacks(stage.directory.stacks(SUPERVISOR))
     try:
         card = model_card(config, facts)
-        supervisor = Supervisor(config, card, stage, specs, os.environ, MonotonicClock(), kept)
+
+        def load() -> HeadraceConfig:
+            return fit_to_machine(load_config(args.config, args.overrides), facts)
+
+        supervisor = Supervisor(config, card, stage, specs, os.environ, MonotonicClock(), load)
         return supervise(supervisor, config, stage, terminal)
     finally:
+        logging.getLogger().removeHandler(tail)
+        tail.close()
         stage.close()
 
 

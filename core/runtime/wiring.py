@@ -31,6 +31,7 @@ from ipc.run_directory import RunDirectory
 from ipc.spans import spans_layout
 
 SUPERVISOR = "supervisor"
+STATE_BELL = "state"  # rung for admin worker 0, which keeps what was changed
 OUTPUT_RING_SLOTS = 32
 MAX_RECORDS_PER_OUTPUT_FRAME = 1024
 
@@ -123,20 +124,23 @@ def doorbell_names(config: HeadraceConfig) -> list[str]:
         *(f"result.{replica}" for replica in replicas),
         *(f"output.{tokenizer}" for tokenizer in tokenizers),
         *(f"directory.{process}" for process in range(config.http.processes)),
+        STATE_BELL,
     ]
 
 
 def directory_doorbells(config: HeadraceConfig) -> list[str]:
     """Return the doorbells that make everybody look at a changed tenant directory."""
     names = doorbell_names(config)
-    return ["result.0", *(name for name in names if name.startswith(("output.", "directory.")))]
+    chosen = (name for name in names if name.startswith(("output.", "directory.", STATE_BELL)))
+    return ["result.0", *chosen]
 
 
 def inherited_names(spec: ChildSpec, config: HeadraceConfig) -> list[str]:
     """Return the names of the doorbells and listening sockets that a child is given."""
     match spec.kind:
         case ChildKind.SCHEDULER:
-            return [n for n in doorbell_names(config) if not n.startswith("directory.")]
+            own = ("plan.", "result.", "output.")
+            return [name for name in doorbell_names(config) if name.startswith(own)]
         case ChildKind.EXECUTOR:
             return [f"plan.{spec.index}.{spec.rank}", f"result.{spec.index}"]
         case ChildKind.TOKENIZER:
@@ -144,6 +148,6 @@ def inherited_names(spec: ChildSpec, config: HeadraceConfig) -> list[str]:
         case ChildKind.HTTP:
             return ["http", f"directory.{spec.index}"]
         case ChildKind.ADMIN:
-            return ["admin"]
+            return ["admin", STATE_BELL] if spec.index == 0 else ["admin"]
         case ChildKind.JANITOR:
             return []

@@ -105,6 +105,10 @@ class DecisionLog:
         )
         self.num_decisions += 1
 
+    def about(self, request_id: int) -> list[Decision]:
+        """Return the decisions about one request that are still kept, oldest first."""
+        return [each for each in self._kept if each.tenant and each.request_id == request_id]
+
     def since(self, number: int, limit: int) -> list[Decision]:
         """Return up to `limit` decisions from `number` on that are still kept, oldest first."""
         first = self.num_decisions - len(self._kept)

@@ -131,6 +131,20 @@ class Configure:
     limits: Limits
 
 
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """A running request shall give back row and memory. Others are left as they are."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropCache:
+    """Cached prefixes shall be forgotten, of one tenant, or of all (None)."""
+
+    tenant: str | None = None
+
+
 Event = (
     Submit
     | Abort
@@ -145,4 +159,6 @@ Event = (
     | DrainReplica
     | UndrainReplica
     | Configure
+    | Preempt
+    | DropCache
 )

@@ -31,6 +31,16 @@ class ReplicaStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheStatistics:
+    """The prefix cache of one replica; blocks that requests hold and blocks that nobody does."""
+
+    replica: int
+    num_blocks: int
+    num_cached_blocks: int
+    num_evictable_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStatistics:
     """The whole engine core."""
 
@@ -65,6 +75,7 @@ class RequestView:
     max_tokens: int
     num_blocks: int
     num_preemptions: int
+    first_token_ns: int = 0  # 0 = none yet
     ttft_deadline_ns: int = 0
     queue_deadline_ns: int = 0
 
@@ -84,6 +95,17 @@ def replica_statistics(replica: Replica, prediction: Prediction | None = None) -
         pool=replica.kv.pool.statistics() if is_up else BlockPoolStatistics(0, 0, 0, 0, 0),
         host=replica.kv.host.statistics() if is_up else HostPoolStatistics(0, 0),
         prediction=prediction if is_up else None,
+    )
+
+
+def cache_statistics(replica: Replica, flows: range | None) -> CacheStatistics:
+    """Take the numbers of one replica's prefix cache, of some `flows` or all (None)."""
+    if replica.state is not ReplicaState.UP:
+        return CacheStatistics(replica.index, 0, 0, 0)
+    pool = replica.kv.pool
+    cached = pool.cached_blocks(flows)
+    return CacheStatistics(
+        replica.index, pool.num_blocks, len(cached), pool.count_evictable(cached)
     )
 
 
@@ -131,6 +153,7 @@ def request_view(scheduler: Scheduler, request: Request) -> RequestView:
         max_tokens=request.max_tokens,
         num_blocks=len(request.block_ids),
         num_preemptions=request.num_preemptions,
+        first_token_ns=request.first_token_ns,
         ttft_deadline_ns=request.ttft_deadline_ns,
         queue_deadline_ns=request.queue_deadline_ns,
     )

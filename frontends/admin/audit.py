@@ -43,7 +43,7 @@ class AuditLog:
         """Log into `directory`, made if it is missing; `wall_time` returns the time as ISO 8601
         text."""
         self.failures = 0
-        self._path = directory / "audit.jsonl"
+        self._path = audit_path(directory)
         self._wall_time = wall_time
         self._max_file_bytes = max_file_bytes
         self._lines: queue.Queue[bytes | None] = queue.Queue(MAX_QUEUED_LINES)
@@ -107,6 +107,11 @@ class AuditLog:
         self.failures += 1
         if self.failures % COMPLAINT_INTERVAL == 1:
             logger.error("audit log %s: %s (%d records lost)", self._path, cause, self.failures)
+
+
+def audit_path(directory: Path) -> Path:
+    """Return the file that is appended to."""
+    return directory / "audit.jsonl"
 
 
 def encode_line(entry: Mapping[str, object]) -> bytes:

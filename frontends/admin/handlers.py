@@ -2,13 +2,16 @@
 
 Owns: the bound and what is said when it passes. Never knows: how the caller is connected. A command
 that only looks is answered from the board if its process is silent; one that changes something then
-gets an error that says whether it may still be carried out.
+gets an error that says whether it may still be carried out, and since when the process is silent.
+Nobody waits for a process whose heartbeat already says that it is silent.
 """
 
 import asyncio
+import difflib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
+from core.errors import StateError
 from frontends.admin import views
 from frontends.admin.access import Refusal
 from frontends.admin.peers import NotConfirmedError, NotDeliveredError, Peer
@@ -27,8 +30,13 @@ from ipc.messages import ControlCall, ControlReply
 logger = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S = 0.06
+SILENT_TIMEOUT_S = 0.005  # for a process that has been silent for `views.STALE_S` already
 TAKE_OVER_TIMEOUT_S = 0.025
 LOOK_INTERVAL_S = 0.002
+
+Args = Mapping[str, object]
+BoardView = Callable[[Boards, Args], views.Record]
+OwnAnswer = Callable[[Args], Awaitable[views.Record]]
 
 
 class Handlers:
@@ -40,14 +48,18 @@ class Handlers:
         commands: Mapping[str, Command],
         peers: Mapping[Destination, Peer],
         read_boards: Callable[[], Boards],
-        board_views: Mapping[str, Callable[[Boards, Mapping[str, object]], views.Record]],
+        board_views: Mapping[str, BoardView],
+        own_answers: Mapping[str, OwnAnswer],
         trail: Trail,
     ) -> None:
-        """`board_views` answers a command from the board: always, or when its process is silent."""
+        """`board_views` answers a command from the board: always, or when its process is silent;
+        `own_answers` those that the worker carries out itself.
+        """
         self._commands = commands
         self._peers = peers
         self._read_boards = read_boards
         self._board_views = board_views
+        self._own_answers = own_answers
         self._trail = trail
 
     def refuse(self, call: ControlCall, refusal: Refusal) -> ControlReply:
@@ -59,37 +71,49 @@ class Handlers:
         """Return the answer to an authorized call, about `ANSWER_TIMEOUT_S` later at the latest."""
         command = self._commands.get(call.command)
         if command is None:
-            known = ", ".join(self._commands)
-            message = f"unknown command {call.command[:64]!r}: there are {known}"
-            reply = failure(call, ReplyCode.UNKNOWN_COMMAND, message)
+            reply = failure(call, ReplyCode.UNKNOWN_COMMAND, self._unknown(call.command[:64]))
         else:
             reply = await self._execute_safely(command, call)
         self._trail.answered(command, call, reply)
         return reply
 
+    def _unknown(self, name: str) -> str:
+        (nearest,) = difflib.get_close_matches(name, self._commands, n=1, cutoff=0.0)
+        return f"unknown command {name!r}: did you mean {nearest!r}?"
+
     async def _execute_safely(self, command: Command, call: ControlCall) -> ControlReply:
         try:
             return await self._execute_known(command, call)
+        except ArgumentError as error:
+            return failure(call, error.code, str(error))
+        except StateError as error:
+            return failure(call, ReplyCode.FAILED, str(error))
         except Exception:  # a fault of ours must not end the worker: it may be the last way in
             logger.exception("command %s failed", command.name)
             return failure(call, ReplyCode.FAILED, f"{command.name} failed; the log tells more")
 
     async def _execute_known(self, command: Command, call: ControlCall) -> ControlReply:
-        try:
-            args = command.check(call.args)
-        except ArgumentError as error:
-            return failure(call, ReplyCode.BAD_ARGUMENT, str(error))
-        if command.destination is Destination.BOARD:
-            return self._from_board(command, call, args)
-        return await self._hand_over(command, call, args)
+        """Return the answer; raises ArgumentError or StateError."""
+        args = command.check(call.args)
+        match command.destination:
+            case Destination.BOARD:
+                return self._from_board(command, call, args)
+            case Destination.WORKER:
+                result = await self._own_answers[command.name](args)
+                return ControlReply(call.call_id, result, as_of_ns=self._read_boards().taken_ns)
+            case _:
+                return await self._hand_over(command, call, args)
 
-    async def _hand_over(
-        self, command: Command, call: ControlCall, args: Mapping[str, object]
-    ) -> ControlReply:
-        peer = self._peers[command.destination]
+    async def _hand_over(self, command: Command, call: ControlCall, args: Args) -> ControlReply:
+        boards = self._read_boards()
+        if is_too_late(command, boards):
+            message = f"the engine is stopping: {command.name} was not carried out"
+            return failure(call, ReplyCode.STOPPING, message)
         sent = ControlCall(call.call_id, command.name, dict(args), actor=call.actor)
+        is_silent = views.silence_s(boards, command.destination) > views.STALE_S
+        timeout_s = SILENT_TIMEOUT_S if is_silent else ANSWER_TIMEOUT_S
         try:
-            reply = await peer.call(sent, ANSWER_TIMEOUT_S)
+            reply = await self._peers[command.destination].call(sent, timeout_s)
         except (NotDeliveredError, NotConfirmedError) as fault:
             if command.effect is Effect.READ and command.name in self._board_views:
                 return self._from_board(command, call, args)
@@ -97,42 +121,55 @@ class Handlers:
         result = reply.result
         if command.name in self._board_views and not reply.error:
             result = result | {"stale": False}
-        if "version" in result:
-            result = result | await self._taken_over(int(str(result["version"])))
+        if not reply.error:
+            result = result | await self._taken_over(result)
         return ControlReply(
             call.call_id, result, reply.error, reply.code, reply.step, reply.as_of_ns
         )
 
-    async def _taken_over(self, version: int) -> views.Record:
-        """Wait, within a bound, until all who read the tenant directory go by `version`."""
+    async def _taken_over(self, result: Args) -> views.Record:
+        """Wait, within a bound, until all go by what was changed, and say who does not."""
+        if not views.is_taken_over_by_all(result):
+            return {}
         until_s = asyncio.get_running_loop().time() + TAKE_OVER_TIMEOUT_S
-        while late := views.behind(self._read_boards(), version):
-            if asyncio.get_running_loop().time() >= until_s:
-                break
+        while True:
+            progress, is_done = views.progress(self._read_boards(), result)
+            if is_done or asyncio.get_running_loop().time() >= until_s:
+                return progress
             await asyncio.sleep(LOOK_INTERVAL_S)
-        return {"in_force": not late, "waiting_for": late}
 
-    def _from_board(
-        self, command: Command, call: ControlCall, args: Mapping[str, object]
-    ) -> ControlReply:
+    def _from_board(self, command: Command, call: ControlCall, args: Args) -> ControlReply:
         boards = self._read_boards()
         result = self._board_views[command.name](boards, args)
         page = boards.pages.get("scheduler")
         return ControlReply(call.call_id, result, as_of_ns=page.written_ns if page else 0)
 
     def _silence(self, command: Command, call: ControlCall, *, delivered: bool) -> ControlReply:
-        """Say that a process did not answer, with the age of the last step."""
-        age_s = views.rounded(last_step_age_s(self._read_boards()))
+        """Say that a process does not answer, for how long, and how old the last step is."""
+        boards = self._read_boards()
+        who, silent_s = f"the {command.destination}", views.silence_s(boards, command.destination)
+        age_s = views.rounded(last_step_age_s(boards))
         last_step = "no step has ended yet" if age_s is None else f"the last step is {age_s} s old"
-        who = f"the {command.destination}"
-        if delivered:
-            message = (
-                f"{command.name} was handed to {who}, which has not answered within"
-                f" {ANSWER_TIMEOUT_S * 1000:.0f} ms ({last_step}): accepted, not yet confirmed"
-            )
-            return failure(call, ReplyCode.NOT_CONFIRMED, message)
-        message = f"{who} cannot be reached ({last_step}): nothing was done, try again"
-        return failure(call, ReplyCode.NOT_DELIVERED, message)
+        if not delivered:
+            message = f"{who} cannot be reached ({last_step}): nothing was done, try again"
+            return failure(call, ReplyCode.NOT_DELIVERED, message)
+        since = (
+            f"has been silent for {silent_s:.1f} s"
+            if silent_s > views.STALE_S
+            else f"has not answered within {ANSWER_TIMEOUT_S * 1000:.0f} ms"
+        )
+        message = (
+            f"{command.name} was handed to {who}, which {since} ({last_step}): accepted, not yet"
+            " confirmed"
+        )
+        return failure(call, ReplyCode.NOT_CONFIRMED, message)
+
+
+def is_too_late(command: Command, boards: Boards) -> bool:
+    """Tell whether a command comes when the engine is stopping and takes no changes any more."""
+    if command.effect is Effect.READ or command.while_stopping:
+        return False
+    return bool(boards.record("supervisor")["stopping"])
 
 
 def failure(call: ControlCall, code: ReplyCode, message: str) -> ControlReply:

@@ -13,10 +13,12 @@ stopped.
 import asyncio
 import gc
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 
 import uvloop
 import zmq
@@ -32,7 +34,10 @@ from frontends.admin.app import AdminApp
 from frontends.admin.audit import AuditLog
 from frontends.admin.door import Door
 from frontends.admin.handlers import Handlers
+from frontends.admin.keeper import Keeper
+from frontends.admin.keeping import STATE_BELL, Keeping
 from frontends.admin.listener import listen
+from frontends.admin.own_answers import OwnAnswers, engine_id
 from frontends.admin.peers import Peer
 from frontends.admin.trail import Trail
 from frontends.board_source import BoardSource
@@ -106,7 +111,8 @@ class Worker:
         card: ModelCard = card_from_json(child.setup.model)
         self._facts = facts_of(self._config, card.name)
         self._source = BoardSource(child.run_directory, child.setup.peers, clock)
-        self._audit = AuditLog(state_directory(os.environ) / child.run_directory.name, utc_now)
+        state = state_directory(os.environ) / child.run_directory.name
+        self._audit = AuditLog(state, utc_now)
         self._trail = Trail(child.child_id, COMMANDS, self._audit.record, clock)
         self._ports = Ports.open(child, context)
         self._peers = {
@@ -115,6 +121,10 @@ class Worker:
         }
         segment = Segment.open(child.run_directory.directory, readonly=True)
         self._access = Access(DirectoryReader(segment).read)
+        self._keeping = self._keeping_in(state)
+        own_answers = OwnAnswers(
+            child.run_directory, state, self._config, self._source.read, time.time
+        )
         self._handlers = Handlers(
             commands=COMMANDS,
             peers=self._peers,
@@ -124,7 +134,9 @@ class Worker:
                 "requests": requests_view,
                 "tenants": lambda boards, args: views.tenancy(boards),
                 "price": lambda boards, args: views.price(boards),
+                "cache-stats": lambda boards, args: views.cache_from_board(boards),
             },
+            own_answers={"usage": own_answers.usage, "dump": own_answers.dump},
             trail=self._trail,
         )
         board = Segment.open(child.run_directory.board(child.child_id))
@@ -137,6 +149,8 @@ class Worker:
         serving = [asyncio.create_task(peer.run()) for peer in self._peers.values()]
         serving.append(asyncio.create_task(door.run()))
         self._child.serving()
+        if self._keeping is not None:
+            self._keeping.start(self._child.doorbell(STATE_BELL))
         gc.collect()
         gc.freeze()
         try:
@@ -148,6 +162,8 @@ class Worker:
             await asyncio.gather(*serving, return_exceptions=True)
             self._ports.close()
             self._audit.close()
+            if self._keeping is not None:
+                await asyncio.to_thread(self._keeping.close)
 
     async def _tick_until_stopped(self, serving: list[asyncio.Task[None]]) -> None:
         """Stamp the heartbeat and publish the page; a task that ends is a fault of ours and ends
@@ -155,6 +171,8 @@ class Worker:
         interval_s = self._config.supervision.heartbeat_ms / 1000 / TICK_DIVISOR
         while not self._child.stop_requested:
             self._publish()
+            if self._keeping is not None:
+                self._keeping.tick()
             ended, _ = await asyncio.wait(serving, timeout=interval_s)
             for task in ended:
                 task.result()
@@ -168,6 +186,16 @@ class Worker:
         page["refused"] = self._trail.num_refused
         page["dropped_frames"] = self._ports.dropped_frames
         self._board.publish(now_ns)
+
+    def _keeping_in(self, state: Path) -> Keeping | None:
+        """Return what keeps usage and changes: in worker 0, unless that is switched off."""
+        child = self._child
+        if worker_index(child) != 0 or not self._config.admin.keep_state:
+            return None
+        watch = child.directory()
+        keeper = Keeper(state, engine_id(child.run_directory), time.time, watch.confirm)
+        segment = Segment.open(child.run_directory.directory, readonly=True)
+        return Keeping(keeper, DirectoryReader(segment).read, self._source.read)
 
     def _app(self) -> AdminApp:
         limits = self._config.supervision

@@ -5,6 +5,7 @@ Never knows: any particular command.
 """
 
 import argparse
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -15,6 +16,7 @@ from core.config import HeadraceConfig
 from core.terminal import CommandError, ExitCode, Terminal
 from core.user_directories import cache_directory
 from frontends.cli.control_client import Engine, call, find_engine
+from frontends.cli.following import Follower
 from frontends.cli.recorded_trace import MACHINE_FILE, record_trace
 from frontends.cli.render import render_result
 from ipc.control.declaration import Argument, ArgumentError, Command, ReplyCode
@@ -35,19 +37,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", help="what to ask for"
     )
+    groups = {
+        group: commands.add_parser(group, help=f"{group} …").add_subparsers(
+            dest="command", required=True, metavar="ACTION", help="what to do"
+        )
+        for group in sorted({command.group for command in COMMANDS.values() if command.group})
+    }
     for command in COMMANDS.values():
-        sub = commands.add_parser(
-            command.name, help=command.summary, description=command_help(command)
+        sub = groups.get(command.group, commands).add_parser(
+            command.spelling.rpartition(" ")[2],
+            help=command.summary,
+            description=command_help(command),
         )
         for argument in command.arguments:
             add_argument(sub, argument)
-        if command.joins_trace:
-            sub.add_argument("file", type=Path, metavar="FILE", help="the trace to write")
+        add_output(sub, command)
         add_common(sub, command)
+
+
+def add_output(parser: argparse.ArgumentParser, command: Command) -> None:
+    """Declare where the answer goes, if a command leaves a choice."""
+    if command.joins_trace or command.saves_file:
+        parser.add_argument("file", type=Path, metavar="FILE", help="the file to write")
+    if command.follows:
+        parser.add_argument(
+            "--follow", action="store_true", help="go on with what comes, until Ctrl-C"
+        )
 
 
 def add_common(parser: argparse.ArgumentParser, command: Command) -> None:
     """Declare what every command takes."""
+    parser.set_defaults(command=command.name)
     default = HeadraceConfig.__dataclass_fields__["name"].default
     parser.add_argument("--name", default=default, help="name of the engine (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="write the result as JSON")
@@ -105,10 +125,16 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     engine = find_engine(args.name, os.environ)
     if command.confirm and not args.yes:
         terminal.confirm(question(command, checked, engine))
+    if command.follows and args.follow:
+        asked = partial(call, engine, command.name)
+        Follower(asked, command.result[0].name, terminal, args.json).run(checked)
     if command.joins_trace:
         machine = cache_directory(os.environ) / MACHINE_FILE
         recorded = record_trace(partial(ask, engine, command), checked, args.file, machine)
         result: dict[str, object] = {"file": str(args.file), **asdict(recorded)}
+    elif command.saves_file:
+        size = save(ask(engine, command, checked), args.file)
+        result = {"file": str(args.file), "bytes": size}
     else:
         result = ask(engine, command, checked)
     if args.json:
@@ -124,6 +150,17 @@ def ask(engine: Engine, command: Command, args: Mapping[str, object]) -> dict[st
     if reply.error:
         raise CommandError(reply.error, exit_code(reply.code))
     return reply.result
+
+
+def save(result: Mapping[str, object], path: Path) -> int:
+    """Write a result into a file for its owner alone; return its size, or raise CommandError."""
+    text = json.dumps(result, indent=1, ensure_ascii=False, default=str)
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            return file.write(text)
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror}") from error
 
 
 def question(command: Command, args: dict[str, object], engine: Engine) -> str:

@@ -27,9 +27,15 @@ SIGTERM lets running requests finish first; a second one ends at once."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     add_config_flags(parser, SERVE_SHORTCUTS)
+    parser.add_argument(
+        "--no-state", action="store_true", help="keep nothing in the state directory but the audit"
+    )
 
 
 def run(args: argparse.Namespace, terminal: Terminal) -> int:
     """Become the supervisor."""
-    arguments = config_arguments(args.config, overrides_of(args, SERVE_SHORTCUTS))
+    overrides = overrides_of(args, SERVE_SHORTCUTS)
+    if args.no_state:
+        overrides.append("admin.keep_state=false")
+    arguments = config_arguments(args.config, overrides)
     os.execv(sys.executable, [sys.executable, "-P", "-m", ENGINE_MODULE, *arguments])

@@ -31,6 +31,7 @@ class ReplyCode(StrEnum):
         "not_delivered"  # the process that executes it could not be reached: nothing was done
     )
     BUSY = "busy"  # too many commands at once: nothing was done
+    STOPPING = "stopping"  # the engine is about to end: nothing was done
     FAILED = "failed"
 
 
@@ -46,6 +47,7 @@ class Destination(StrEnum):
     """Which process executes a command."""
 
     BOARD = "board"  # the admin worker itself, from the board pages
+    WORKER = "worker"  # the admin worker itself, from files too
     SCHEDULER = "scheduler"
     SUPERVISOR = "supervisor"
 
@@ -65,6 +67,14 @@ class Permission(StrEnum):
 
 class ArgumentError(ValueError):
     """Arguments that do not fit the declaration; the message says what would."""
+
+    code = ReplyCode.BAD_ARGUMENT
+
+
+class NotFoundError(ArgumentError):
+    """Arguments that fit, and name something that is not there."""
+
+    code = ReplyCode.NOT_FOUND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,16 +136,6 @@ class Argument:
         return value.isprintable()
 
 
-REPLICA = Argument(
-    name="replica",
-    kind=ArgumentKind.INTEGER,
-    help="only this replica (default: the whole engine)",
-    positional=True,
-    minimum=0,
-    maximum=LAST_REPLICA,
-)
-
-
 @dataclass(frozen=True, slots=True)
 class ResultField:
     """One key of a command's result; `type` is a word for people (text, list of records, …)."""
@@ -150,9 +150,12 @@ class Command:
     """One control command.
 
     `confirm` is the question a person is asked first ("" = none needed); the caller's `--yes` skips
-    it. With `joins_trace` the command line asks for all rows and writes them into a FILE. Of each
-    tuple in `exactly_one_of` one argument must be given. Every command is idempotent: asking twice
-    is the same as once.
+    it. A command of a `group` is typed as two words: `cache stats` is called `cache-stats`. With
+    `joins_trace` the command line asks for all rows and writes them into a FILE, with `saves_file`
+    it writes the answer into one; with `follows` it can ask again and again: `next` of an answer is
+    the `since` of the next question. Of each tuple in `exactly_one_of` one argument must be given.
+    An engine that is stopping takes no command that changes something, except `while_stopping`.
+    Every command is idempotent: asking twice is the same as once.
     """
 
     name: str
@@ -164,7 +167,16 @@ class Command:
     exactly_one_of: tuple[tuple[str, ...], ...] = ()
     permission: Permission = Permission.ADMIN
     confirm: str = ""
+    group: str = ""
     joins_trace: bool = False
+    saves_file: bool = False
+    follows: bool = False
+    while_stopping: bool = False
+
+    @property
+    def spelling(self) -> str:
+        """The name as it is typed on a command line."""
+        return f"{self.group} {self.name.removeprefix(f'{self.group}-')}".strip()
 
     def check(self, args: Mapping[str, object]) -> dict[str, object]:
         """Return a copy of `args` that fits; raises ArgumentError naming the first fault."""

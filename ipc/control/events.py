@@ -34,6 +34,7 @@ COMMAND = Command(
             maximum=MAX_EVENTS,
         ),
     ),
+    follows=True,
     result=(
         ResultField(
             "events",

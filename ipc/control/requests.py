@@ -1,5 +1,6 @@
 """`requests`: the live requests, from the scheduler; counts from the board if it is silent."""
 
+from ipc.control.arguments import ONLY_TENANT
 from ipc.control.declaration import (
     Argument,
     ArgumentKind,
@@ -15,12 +16,7 @@ COMMAND = Command(
     destination=Destination.SCHEDULER,
     effect=Effect.READ,
     arguments=(
-        Argument(
-            name="tenant",
-            kind=ArgumentKind.TEXT,
-            help="only this tenant's",
-            max_length=63,
-        ),
+        ONLY_TENANT,
         Argument(
             name="limit",
             kind=ArgumentKind.INTEGER,

@@ -1,12 +1,7 @@
 """`resume`: end a pause."""
 
-from ipc.control.declaration import (
-    Argument,
-    ArgumentKind,
-    Command,
-    Destination,
-    Effect,
-)
+from ipc.control.arguments import TENANT_OR_CLASS
+from ipc.control.declaration import Command, Destination, Effect
 from ipc.control.directory_results import CHANGE_RESULT
 
 COMMAND = Command(
@@ -14,21 +9,7 @@ COMMAND = Command(
     summary="Start requests of a paused tenant or class again",
     destination=Destination.SUPERVISOR,
     effect=Effect.WRITE,
-    arguments=(
-        Argument(
-            name="tenant",
-            kind=ArgumentKind.TEXT,
-            help="this tenant",
-            positional=True,
-            max_length=63,
-        ),
-        Argument(
-            name="class",
-            kind=ArgumentKind.TEXT,
-            help="this class of traffic",
-            max_length=63,
-        ),
-    ),
+    arguments=TENANT_OR_CLASS,
     exactly_one_of=(("tenant", "class"),),
     confirm="Resume {target}?",
     result=CHANGE_RESULT,

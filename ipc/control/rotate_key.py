@@ -1,5 +1,6 @@
 """`rotate-key`: another API key for a tenant; the key itself never travels."""
 
+from ipc.control.arguments import DIGEST, TENANT
 from ipc.control.declaration import (
     Argument,
     ArgumentKind,
@@ -7,7 +8,7 @@ from ipc.control.declaration import (
     Destination,
     Effect,
 )
-from ipc.control.directory_results import CHANGE_RESULT, KEPT
+from ipc.control.directory_results import CHANGE_RESULT
 
 COMMAND = Command(
     name="rotate-key",
@@ -15,21 +16,8 @@ COMMAND = Command(
     destination=Destination.SUPERVISOR,
     effect=Effect.WRITE,
     arguments=(
-        Argument(
-            name="tenant",
-            kind=ArgumentKind.TEXT,
-            help="name of the tenant",
-            required=True,
-            positional=True,
-            max_length=63,
-        ),
-        Argument(
-            name="digest",
-            kind=ArgumentKind.TEXT,
-            help="SHA-256 of the API key in hex, as `printf %s KEY | sha256sum` gives it",
-            required=True,
-            max_length=64,
-        ),
+        TENANT,
+        DIGEST,
         Argument(
             name="old",
             kind=ArgumentKind.TEXT,
@@ -38,5 +26,5 @@ COMMAND = Command(
         ),
     ),
     confirm="Change the key of {target}?",
-    result=(*CHANGE_RESULT, KEPT),
+    result=CHANGE_RESULT,
 )

@@ -1,29 +1,14 @@
 """`show`: one request, and why it waits; from the scheduler, which alone knows."""
 
-from ipc.control.declaration import (
-    Argument,
-    ArgumentKind,
-    Command,
-    Destination,
-    Effect,
-    ResultField,
-)
+from ipc.control.arguments import REQUEST
+from ipc.control.declaration import Command, Destination, Effect, ResultField
 
 COMMAND = Command(
     name="show",
     summary="Show a request and why it waits",
     destination=Destination.SCHEDULER,
     effect=Effect.READ,
-    arguments=(
-        Argument(
-            name="request",
-            kind=ArgumentKind.TEXT,
-            help="operation id (as in the client's answer) or request number, exactly",
-            required=True,
-            positional=True,
-            max_length=128,
-        ),
-    ),
+    arguments=(REQUEST,),
     result=(
         ResultField(
             "requests",

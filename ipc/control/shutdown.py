@@ -14,6 +14,7 @@ COMMAND = Command(
     summary="Stop the engine",
     destination=Destination.SUPERVISOR,
     effect=Effect.WRITE,
+    while_stopping=True,
     arguments=(
         Argument(
             name="drain",

@@ -1,6 +1,7 @@
 """`undrain`: the opposite of `drain`."""
 
-from ipc.control.declaration import REPLICA, Command, Destination, Effect, ResultField
+from ipc.control.arguments import REPLICA
+from ipc.control.declaration import Command, Destination, Effect, ResultField
 
 COMMAND = Command(
     name="undrain",

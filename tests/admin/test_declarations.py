@@ -83,7 +83,7 @@ def test_the_question_can_be_asked(command: Command) -> None:
 @ALL
 def test_the_docs_have_the_command_and_its_arguments(command: Command) -> None:
     """docs/cli.md knows every command and every argument."""
-    rows = [line for line in DOCS.splitlines() if line.startswith(f"| `ctl {command.name}`")]
+    rows = [line for line in DOCS.splitlines() if line.startswith(f"| `ctl {command.spelling}`")]
     assert len(rows) == 1
     for argument in command.arguments:
         spelled = argument.name.upper() if argument.positional else f"--{argument.name}"

@@ -231,7 +231,18 @@ def test_a_change_is_in_force_when_all_readers_go_by_its_version(socket_director
     reply = ask_to_set(socket_directory, {"scheduler": 2, "tokenizer.0": 2, "http.0": 3})
     assert reply.result == {
         "version": 2, "before": 1.0, "after": 3.0, "in_force": True, "waiting_for": [],
+        "kept": False,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("on_disk", "kept"), [(0, False), (1, False), (2, True)])
+def test_a_change_is_kept_when_the_keeper_has_it_on_disk(
+    socket_directory: Path, on_disk: int, kept: bool
+) -> None:
+    """Its line has the version that is in the database; 0 = it keeps nothing."""
+    readers = {"scheduler": 2, "tokenizer.0": 2, "http.0": 2}
+    reply = ask_to_set(socket_directory, {**readers, "admin.0": on_disk})
+    assert (reply.result["in_force"], reply.result["kept"]) == (True, kept)
 
 
 def test_a_change_that_some_have_not_taken_over_is_answered_all_the_same(

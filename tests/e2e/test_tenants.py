@@ -114,7 +114,7 @@ def test_a_waiting_request_says_why(engine: Engine) -> None:
         assert running["num_blocks"] > 0
         done(engine, "set", path="classes.standard.max_seqs", value="8")
         assert [answer.result().status for answer in answers] == [200, 200, 200]
-    assert command(engine, "show", request="nobody").status == 400
+    assert command(engine, "show", request="nobody").status == 404
 
 
 def test_tenants_and_keys_come_and_go(engine: Engine) -> None:

@@ -107,7 +107,9 @@ def test_every_doorbell_has_both_ends() -> None:
     """Each is given to one child besides the scheduler, or is the supervisor's to ring."""
     config = HeadraceConfig(engine=EngineConfig(replicas=3))
     given = {spec.id: inherited_names(spec, config) for spec in child_specs(config)}
-    rung_by_supervisor = [n for n in doorbell_names(config) if n.startswith("directory.")]
+    rung_by_supervisor = [
+        name for name in doorbell_names(config) if name.startswith(("directory.", "state"))
+    ]
     assert given.pop("scheduler") + rung_by_supervisor == doorbell_names(config)
     others = [name for names in given.values() for name in names if name not in ("http", "admin")]
     assert sorted(others) == sorted(doorbell_names(config))

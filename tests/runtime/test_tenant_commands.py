@@ -1,7 +1,9 @@
 """Commands that change the tenant directory, on a stage without children."""
 
+import logging
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,18 +11,24 @@ import numpy as np
 import pytest
 
 from core.config import HeadraceConfig, HttpConfig, TokenizerConfig
+from core.config_file import load_config
 from core.errors import ConfigError
 from core.monotonic_clock import MonotonicClock
-from core.runtime.supervisor.kept_tenants import KeptTenants
+from core.runtime.supervisor.kept_changes import starting_tenancy
+from core.runtime.supervisor.log_levels import LogLevels
+from core.runtime.supervisor.reload import Reload
 from core.runtime.supervisor.stage import Stage, set_up
 from core.runtime.supervisor.tenants import TenantCommands, in_use
+from core.state_database import TENANCY, open_to_write
 from core.supervision.spec import child_specs
 from core.tenancy import TenantConfig, TrafficClass
-from core.tenant_directory import tenancy_of
+from core.tenancy_difference import from_json, laid_over
+from core.tenant_directory import configured_tenancy, tenancy_of
 from ipc.board import BoardReader, BoardWriter
-from ipc.control.declaration import ArgumentError
+from ipc.control.declaration import ArgumentError, NotFoundError
 from ipc.directory import DirectoryReader, DirectorySnapshot
 from ipc.doorbell import Doorbell
+from ipc.heartbeat import HeartbeatLine
 from ipc.pages import SCHEDULER_PAGE
 
 CONFIG = HeadraceConfig(
@@ -29,7 +37,7 @@ CONFIG = HeadraceConfig(
     tokenizer=TokenizerConfig(arena_tokens=65_536, processes=2),
     tenants=(TenantConfig(name="acme", key_sha256=("a" * 64,)), TenantConfig(name="zeta")),
 )
-BELLS = ("result.0", "output.0", "output.1", "directory.0", "directory.1")
+BELLS = ("result.0", "output.0", "output.1", "directory.0", "directory.1", "state")
 
 
 @pytest.fixture
@@ -40,9 +48,9 @@ def stage() -> Iterator[Stage]:
     made.close()
 
 
-def commands_on(stage: Stage, directory: Path) -> TenantCommands:
-    """Return the commands of the stage's engine; what is kept lies in `directory`."""
-    return TenantCommands(CONFIG, stage, KeptTenants(directory, CONFIG))
+def commands_on(stage: Stage) -> TenantCommands:
+    """Return the commands of the stage's engine."""
+    return TenantCommands(CONFIG, stage)
 
 
 def published(stage: Stage) -> DirectorySnapshot:
@@ -63,10 +71,10 @@ def show_held(stage: Stage) -> None:
     writer.publish(MonotonicClock().now_ns())
 
 
-def test_a_change_is_published_and_everybody_is_rung(stage: Stage, tmp_path: Path) -> None:
+def test_a_change_is_published_and_everybody_is_rung(stage: Stage) -> None:
     """The next version has it, the admin key stays, and no reader needs to wait for its tick."""
     admin_key = published(stage).admin_key_sha256
-    commands = commands_on(stage, tmp_path)
+    commands = commands_on(stage)
     answer = commands.carry_out("set", {"path": "tenants.acme.weight", "value": "3"})
     assert answer == {"version": 2, "before": 1.0, "after": 3.0}
     snapshot = published(stage)
@@ -76,30 +84,30 @@ def test_a_change_is_published_and_everybody_is_rung(stage: Stage, tmp_path: Pat
     assert all(Doorbell(stage.fds[name]).clear() for name in BELLS)
 
 
-def test_a_change_that_changes_nothing_is_no_new_version(stage: Stage, tmp_path: Path) -> None:
+def test_a_change_that_changes_nothing_is_no_new_version(stage: Stage) -> None:
     """Asking twice is the same as asking once."""
-    commands = commands_on(stage, tmp_path)
+    commands = commands_on(stage)
     for before in (False, True):
         answer = commands.carry_out("pause", {"class": "batch"})
         assert answer == {"version": 2, "before": before, "after": True}
     assert tenancy_of(published(stage)).paused_classes == {"batch"}
 
 
-def test_a_refused_change_changes_nothing(stage: Stage, tmp_path: Path) -> None:
+def test_a_refused_change_changes_nothing(stage: Stage) -> None:
     """The message names the command, the key path and the fault."""
-    commands = commands_on(stage, tmp_path)
+    commands = commands_on(stage)
     with pytest.raises(ArgumentError, match=r"set: tenants\[acme\]\.weight = 0.0 is out of range"):
         commands.carry_out("set", {"path": "tenants.acme.weight", "value": "0"})
     assert published(stage).version == 1
     assert not any(Doorbell(stage.fds[name]).clear() for name in BELLS)
 
 
-def test_a_cap_below_what_is_held_now_is_refused(stage: Stage, tmp_path: Path) -> None:
+def test_a_cap_below_what_is_held_now_is_refused(stage: Stage) -> None:
     """What is held is on the scheduler's page; without one nothing is in use."""
     page = BoardReader(stage.segments[stage.directory.board("scheduler")], SCHEDULER_PAGE)
     assert in_use(page).num_blocks == 0
     show_held(stage)
-    commands = commands_on(stage, tmp_path)
+    commands = commands_on(stage)
     with pytest.raises(ArgumentError, match="would be 20 KV blocks, 40 are in use now"):
         commands.carry_out("set", {"path": "tenants.acme.kv_quota_fraction", "value": "0.2"})
     with pytest.raises(ArgumentError, match="would allow 2 running requests, 3 run now"):
@@ -108,9 +116,9 @@ def test_a_cap_below_what_is_held_now_is_refused(stage: Stage, tmp_path: Path) -
     assert published(stage).version == 2
 
 
-def test_tenants_and_keys_come_and_go(stage: Stage, tmp_path: Path) -> None:
+def test_tenants_and_keys_come_and_go(stage: Stage) -> None:
     """Each command is one version."""
-    commands = commands_on(stage, tmp_path)
+    commands = commands_on(stage)
     new, newer = "b" * 64, "c" * 64
     commands.carry_out("add-tenant", {"tenant": "new", "digest": new})
     commands.carry_out("rotate-key", {"tenant": "new", "digest": newer, "old": "keep"})
@@ -120,45 +128,159 @@ def test_tenants_and_keys_come_and_go(stage: Stage, tmp_path: Path) -> None:
     assert published(stage).version == 4
 
 
-def test_run_time_tenants_and_keys_outlive_the_engine(stage: Stage, tmp_path: Path) -> None:
-    """The next start has them, not the other changes; what is as configured leaves no file."""
-    commands = commands_on(stage, tmp_path / "state")
-    commands.carry_out("set", {"path": "tenants.zeta.weight", "value": "9"})
-    assert not (tmp_path / "state").exists()
-    answer = commands.carry_out("add-tenant", {"tenant": "new", "digest": "b" * 64})
-    assert answer["kept"] is True
+def test_what_is_not_configured_is_published_for_whoever_keeps_it(stage: Stage) -> None:
+    """Settings, pauses, tenants and keys; nothing of what the configuration says."""
+    commands = commands_on(stage)
+    assert published(stage).changes == "{}"
+    commands.carry_out("add-tenant", {"tenant": "new", "digest": "b" * 64})
     commands.carry_out("set", {"path": "tenants.new.weight", "value": "5"})
+    commands.carry_out("set", {"path": "classes.batch.max_seqs", "value": "3"})
     commands.carry_out("rotate-key", {"tenant": "acme", "digest": "c" * 64})
     commands.carry_out("remove-tenant", {"tenant": "zeta"})
-    file = tmp_path / "state" / "tenants.json"
-    assert file.stat().st_mode & 0o777 == 0o600
-    acme, zeta = CONFIG.tenants
-    restored = KeptTenants(tmp_path / "state", CONFIG).restored()
-    assert restored.tenants == (
-        replace(acme, key_sha256=("c" * 64,)),
-        TenantConfig(name="new", weight=5.0, key_sha256=("b" * 64,)),
+    commands.carry_out("pause", {"tenant": "acme"})
+    restored = laid_over(configured_tenancy(CONFIG), from_json(published(stage).changes))
+    assert restored == commands.tenancy
+
+
+def keep(directory: Path, changes: str) -> None:
+    """Keep changes as admin worker 0 does."""
+    with closing(open_to_write(directory)) as connection:
+        connection.execute("REPLACE INTO kept VALUES (?, ?)", (TENANCY, changes))
+
+
+def test_what_was_kept_is_in_force_at_the_next_start(tmp_path: Path) -> None:
+    """Unless nothing is to be kept; without a database the engine starts as configured."""
+    configured = configured_tenancy(CONFIG)
+    assert starting_tenancy(CONFIG, tmp_path) == configured
+    keep(tmp_path, '{"tenants": {"zeta": {"weight": 9.0}}, "paused_tenants": ["zeta"]}')
+    tenancy = starting_tenancy(CONFIG, tmp_path)
+    assert tenancy.tenants == (CONFIG.tenants[0], TenantConfig(name="zeta", weight=9.0))
+    assert tenancy.paused_tenants == {"zeta"}
+    without = replace(CONFIG, admin=replace(CONFIG.admin, keep_state=False))
+    assert starting_tenancy(without, tmp_path) == configured
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        '{"added": ["new"], "tenants": {"new": {"key_sha256": ["' + "a" * 64 + '"]}}}',
+        '{"tenants": {"zeta": {"weight": "heavy"}}}',
+        '{"tenants": {"zeta": {"weight": -1.0}}}',
+        "no JSON",
+    ],
+)
+def test_what_was_kept_must_go_with_the_configuration(tmp_path: Path, changes: str) -> None:
+    """A key that two would have, or a value that is none, is a fault that names the database."""
+    keep(tmp_path, changes)
+    with pytest.raises(ConfigError, match=r"state\.db, over the configuration: "):
+        starting_tenancy(CONFIG, tmp_path)
+
+
+def test_a_damaged_database_is_loud_and_no_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The engine starts as its file says."""
+    (tmp_path / "state.db").write_bytes(b"no database " * 500)
+    assert starting_tenancy(CONFIG, tmp_path) == configured_tenancy(CONFIG)
+    assert "changes made at run time are lost" in caplog.text
+
+
+def test_an_unknown_tenant_is_not_found(stage: Stage) -> None:
+    """The code says so to programs, the message to people."""
+    for command, args in (
+        ("pause", {"tenant": "nobody"}),
+        ("set", {"path": "tenants.nobody.weight", "value": "1"}),
+        ("rotate-key", {"tenant": "nobody", "digest": "b" * 64}),
+    ):
+        with pytest.raises(NotFoundError, match="there is no tenant 'nobody'"):
+            commands_on(stage).carry_out(command, args)
+
+
+BATCH = "preemptible = true\npausable = true\noutput_quantile = 0.5\n"
+
+
+class ReloadRig:
+    """`reload` with a file that a test writes, and the log level put back."""
+
+    def __init__(self, stage: Stage, file: Path) -> None:
+        self.file = file
+        self.write("")
+        self.commands = TenantCommands(self.load(), stage)
+        line = HeartbeatLine(stage.segments[stage.directory.heartbeats], 0)
+        self.reload = Reload(self.load(), self.load, self.commands, LogLevels(line))
+
+    def write(self, text: str) -> None:
+        """Write the configuration: two tenants and `text`."""
+        self.file.write_text(text + "\n[[tenants]]\nname = 'acme'\n[[tenants]]\nname = 'zeta'\n")
+
+    def load(self) -> HeadraceConfig:
+        """Read it."""
+        return load_config(self.file, ["http.port=0", f"name={CONFIG.name}"])
+
+
+@pytest.fixture
+def rig(stage: Stage, tmp_path: Path) -> Iterator[ReloadRig]:
+    """Return a rig; the level of the tests' own log is as before afterwards."""
+    level = logging.getLogger().level
+    yield ReloadRig(stage, tmp_path / "engine.toml")
+    logging.getLogger().setLevel(level)
+
+
+def test_a_reload_applies_what_may_change_and_names_the_rest(rig: ReloadRig, stage: Stage) -> None:
+    """Every time until the restart; what was changed by command stays."""
+    rig.commands.carry_out("set", {"path": "tenants.acme.weight", "value": "7"})
+    rig.write(
+        f"[classes.batch]\n{BATCH}max_seqs = 3\n[engine]\nblock_size = 64\n"
+        "[supervision]\nlog_level = 'WARNING'\n[[tenants]]\nname = 'new'\n"
     )
-    KeptTenants(tmp_path / "state", CONFIG).save((acme, replace(zeta, weight=2.0)))
-    assert not file.exists()
-    assert KeptTenants(tmp_path / "state", CONFIG).restored() == CONFIG
+    answer = rig.reload.carry_out()
+    assert answer["changed"] == [
+        "tenants[new]", "classes.batch.max_seqs", "supervision.log_level",
+    ]  # fmt: skip
+    assert answer["needs_restart"] == ["engine.block_size"]
+    tenancy = tenancy_of(published(stage))
+    assert {t.name: t.weight for t in tenancy.tenants} == {"acme": 7.0, "zeta": 1.0, "new": 1.0}
+    assert tenancy.classes.batch.max_seqs == 3
+    assert logging.getLogger().level == logging.WARNING
+    changes = from_json(published(stage).changes)
+    assert changes.tenants["acme"]["weight"] == 7.0
+    assert (changes.added, changes.classes) == ((), {})
+    again = rig.reload.carry_out()
+    assert (again["changed"], again["needs_restart"]) == ([], ["engine.block_size"])
+    assert again["version"] == answer["version"]
 
 
-def test_what_was_kept_must_go_with_the_configuration(stage: Stage, tmp_path: Path) -> None:
-    """A key that the file now gives to somebody else is a fault with both names."""
-    commands_on(stage, tmp_path).carry_out("add-tenant", {"tenant": "new", "digest": "b" * 64})
-    other = TenantConfig(name="other", key_sha256=("b" * 64,))
-    changed = replace(CONFIG, tenants=(*CONFIG.tenants, other))
-    with pytest.raises(ConfigError, match=r"tenants.json, over .* is a key of tenants\[other\]"):
-        KeptTenants(tmp_path, changed).restored()
-    (tmp_path / "tenants.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"tenants\.json cannot be read"):
-        KeptTenants(tmp_path, CONFIG).restored()
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        ("[classes.batch]\nweight = 0\nmax_seqs = -1\n", ["batch.weight", "batch.max_seqs"]),
+        ("[engine]\nblock_size = 7\n[classes.batch]\nweight = 2\n", ["engine.block_size"]),
+        ("[classes.batsch]\nweight = 2\n", ["unknown key classes.batsch"]),
+        ("[classes\n", ["is not valid TOML"]),
+    ],
+)
+def test_a_reload_with_any_fault_changes_nothing(
+    rig: ReloadRig, stage: Stage, text: str, faults: list[str]
+) -> None:
+    """Each fault is named with its key path."""
+    rig.write(text)
+    with pytest.raises(ArgumentError) as refused:
+        rig.reload.carry_out()
+    assert all(fault in str(refused.value) for fault in faults), refused.value
+    assert published(stage).version == 1
 
 
-def test_a_state_directory_that_cannot_be_written_is_told(stage: Stage, tmp_path: Path) -> None:
-    """The change is in force all the same."""
-    (tmp_path / "file").write_text("")
-    commands = commands_on(stage, tmp_path / "file")
-    answer = commands.carry_out("add-tenant", {"tenant": "new", "digest": "b" * 64})
-    assert answer["kept"] is False
-    assert published(stage).tenants[-1].name == "new"
+def test_a_reload_cannot_take_away_what_is_in_use(rig: ReloadRig, stage: Stage) -> None:
+    """As with `set`, and nothing else of the file is applied."""
+    show_held(stage)
+    rig.write("[classes.standard]\nmax_seqs = 2\n[classes.batch]\nweight = 2\n")
+    with pytest.raises(ArgumentError, match="would allow 2 running requests, 3 run now"):
+        rig.reload.carry_out()
+    assert published(stage).version == 1
+
+
+def test_a_file_that_is_gone_is_a_fault(rig: ReloadRig) -> None:
+    """Nothing is changed by it."""
+    rig.file.unlink()
+    with pytest.raises(ArgumentError, match="reload: cannot read"):
+        rig.reload.carry_out()

@@ -24,6 +24,7 @@ from frontends.boards import LAYOUTS, kind_of
 from ipc.board import BoardWriter, board_layout
 from ipc.child import ChildSetup, child_command, inherited_fds, write_setup
 from ipc.directory import DirectorySnapshot, DirectoryTenant, DirectoryWriter, directory_layout
+from ipc.doorbell import Doorbell
 from ipc.heartbeat import HEARTBEATS_LAYOUT, HeartbeatLine, Heartbeats, HeartbeatState
 from ipc.layout import create_segment
 from ipc.run_directory import Ports, RunDirectory
@@ -61,6 +62,8 @@ class AdminStage:
         self._heartbeats = create_segment(directory.heartbeats, HEARTBEATS_LAYOUT)
         self._boards = {child: self._create_board(child) for child in self.slots}
         self._publish_tenants()
+        self._bell = Doorbell.create()
+        self._cleanup.callback(self._bell.close)
         self._death = os.pipe()
         for fd in self._death:
             self._cleanup.callback(os.close, fd)
@@ -104,7 +107,11 @@ class AdminStage:
             run_dir=str(self.directory.path),
             parent_pid=os.getpid(),
             peers=self.slots,
-            fds={"admin": self._listener.fileno(), "death": self._death[0]},
+            fds={
+                "admin": self._listener.fileno(),
+                "death": self._death[0],
+                "state": self._bell.fileno(),
+            },
             config=msgspec.Raw(config_to_json(HeadraceConfig(name=self.directory.name))),
             model=msgspec.Raw(card_to_json(CARD)),
         )

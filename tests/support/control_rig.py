@@ -101,6 +101,7 @@ class ControlRig:
             },
             read_boards=lambda: self.boards,
             board_views={"status": status_view, "requests": requests_view},
+            own_answers={},
             trail=self.trail,
         )
 

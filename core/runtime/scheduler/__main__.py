@@ -60,6 +60,7 @@ def main(argv: Sequence[str]) -> int:
         heartbeat_ns=config.supervision.heartbeat_ms * NS_PER_MS,
         is_stopping=lambda: child.stop_requested,
     )
+    loop.show(channels, clock.now_ns())
     return EXIT_OK
 
 

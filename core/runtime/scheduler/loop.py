@@ -248,8 +248,11 @@ class SchedulerLoop:
     def _publish(self, channels: SchedulerChannels, now_ns: int) -> None:
         """Show the state if it has changed, and now and then that it has not."""
         age_ns = now_ns - self._published_ns
-        if age_ns < PUBLISH_NS or (age_ns < PUBLISH_IDLE_NS and not self._is_page_old):
-            return
+        if age_ns >= PUBLISH_IDLE_NS or (age_ns >= PUBLISH_NS and self._is_page_old):
+            self.show(channels, now_ns)
+
+    def show(self, channels: SchedulerChannels, now_ns: int) -> None:
+        """Publish the page; at the end too, for what was counted last."""
         self._published_ns, self._is_page_old = now_ns, False
         page, before = channels.page.page, channels.page.predecessor
         fill_page(page, self.core, now_ns, before)

@@ -40,6 +40,11 @@ class Drain:
         """Refuse new requests, and wait for the others until `deadline_ns`."""
         self._deadline_ns = deadline_ns
 
+    def shorten(self, deadline_ns: int) -> None:
+        """Wait no longer than until `deadline_ns`, if it waits at all."""
+        if self._deadline_ns is not None:
+            self._deadline_ns = min(self._deadline_ns, deadline_ns)
+
     def is_done(self, now_ns: int) -> bool:
         """Ask until the scheduler drains; True = no request is left, or it is too late."""
         if self._deadline_ns is None:

@@ -13,7 +13,7 @@ could mistake for its predecessor.
 import logging
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
 
 import zmq
@@ -21,11 +21,12 @@ import zmq
 from core.clock import NS_PER_MS, NS_PER_S, Clock
 from core.config import HeadraceConfig
 from core.model_card import ModelCard
-from core.runtime.supervisor.calls import SupervisorCalls
+from core.runtime.supervisor.calls import Executors, SupervisorCalls
 from core.runtime.supervisor.drain import Drain
-from core.runtime.supervisor.kept_tenants import KeptTenants
 from core.runtime.supervisor.launch import ChildProcess, child_environment, child_setup, start_child
+from core.runtime.supervisor.log_levels import LogLevels
 from core.runtime.supervisor.page import SupervisorPage
+from core.runtime.supervisor.reload import Reload
 from core.runtime.supervisor.roster import Roster
 from core.runtime.supervisor.stage import Stage
 from core.runtime.supervisor.tenants import TenantCommands
@@ -76,9 +77,11 @@ class Supervisor:
         specs: tuple[ChildSpec, ...],
         environ: Mapping[str, str],
         clock: Clock,
-        kept_tenants: KeptTenants,
+        load_config: Callable[[], HeadraceConfig],
     ) -> None:
-        """Take over `stage`; its owner closes it after `close`."""
+        """Take over `stage`; its owner closes it after `close`. `load_config` reads the
+        configuration anew; raises ConfigError.
+        """
         self.tree = SupervisionTree(specs, tree_limits(config))
         self._config = config
         self._card = card
@@ -95,8 +98,10 @@ class Supervisor:
         self._bell = Doorbell.create()
         self._signals: list[int] = []
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        tenants, log_levels = TenantCommands(config, stage), LogLevels(self._line)
+        reload = Reload(config, load_config, tenants, log_levels)
         self._calls = SupervisorCalls(
-            self._context, stage.directory, TenantCommands(config, stage, kept_tenants)
+            self._context, stage.directory, Executors(tenants, reload, log_levels)
         )
         self._drain = Drain(self._context, stage)
         self._is_fast_exit = False
@@ -155,9 +160,10 @@ class Supervisor:
 
     def request_stop(self, drain_ns: int, now_ns: int) -> None:
         """Refuse new requests from now on; stop when the running ones are done, or after
-        `drain_ns`.
+        `drain_ns`. Asked again, the earlier end counts.
         """
         if self._page.is_stopping:
+            self._drain.shorten(now_ns + drain_ns)
             return
         self._page.is_stopping = True
         self._page.publish(self.tree, self._pids(), now_ns)

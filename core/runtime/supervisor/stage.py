@@ -16,6 +16,7 @@ from core.config import HeadraceConfig
 from core.errors import StartError
 from core.runtime.wiring import doorbell_names, ring_layouts, segment_layouts
 from core.supervision.spec import ChildSpec
+from core.tenancy import Tenancy
 from core.tenant_directory import configured_tenancy, snapshot_of
 from ipc.directory import DirectoryWriter
 from ipc.doorbell import Doorbell
@@ -54,8 +55,12 @@ class Stage:
         self.directory.remove()
 
 
-def set_up(config: HeadraceConfig, specs: tuple[ChildSpec, ...]) -> Stage:
-    """Return the stage for an engine; raises StartError, leaving nothing behind."""
+def set_up(
+    config: HeadraceConfig, specs: tuple[ChildSpec, ...], tenancy: Tenancy | None = None
+) -> Stage:
+    """Return the stage for an engine that starts with `tenancy` (None: as configured); raises
+    StartError, leaving nothing behind.
+    """
     try:
         stage = Stage(RunDirectory.claim(config.name))
     except (IpcError, OSError) as error:
@@ -63,7 +68,7 @@ def set_up(config: HeadraceConfig, specs: tuple[ChildSpec, ...]) -> Stage:
     try:
         _listen(stage, config)
         _allocate(stage, config, specs)
-        _publish_tenants(stage, config)
+        _publish_tenants(stage, config, tenancy or configured_tenancy(config))
         _connect(stage, config)
     except (IpcError, OSError) as error:
         stage.close()
@@ -120,13 +125,13 @@ def _allocate(stage: Stage, config: HeadraceConfig, specs: tuple[ChildSpec, ...]
             format_ring(stage.segments[path], *layout.parameters)
 
 
-def _publish_tenants(stage: Stage, config: HeadraceConfig) -> None:
+def _publish_tenants(stage: Stage, config: HeadraceConfig, tenancy: Tenancy) -> None:
     """Write the first version of the tenant directory."""
     digest = config.admin.key_sha256
     if not digest:
         digest = hashlib.sha256(stage.directory.write_admin_key().encode()).hexdigest()
     writer = DirectoryWriter(stage.segments[stage.directory.directory])
-    writer.publish(snapshot_of(configured_tenancy(config), digest))
+    writer.publish(snapshot_of(tenancy, digest, configured_tenancy(config)))
 
 
 def _connect(stage: Stage, config: HeadraceConfig) -> None:

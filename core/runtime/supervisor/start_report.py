@@ -9,6 +9,7 @@ import numpy as np
 from core.config import HeadraceConfig
 from core.runtime.supervisor.stage import Stage
 from ipc.board import BoardReader
+from ipc.directory import DirectoryReader
 from ipc.pages import EXECUTOR_PAGE
 
 MIB = 2**20
@@ -48,7 +49,8 @@ def replica_row(
 def ready_lines(config: HeadraceConfig, stage: Stage) -> str:
     """Return the address, and a command that streams text from it."""
     url = http_url(stage.ports.http_host, stage.ports.http_port)
-    has_keys = any(tenant.key_sha256 for tenant in config.tenants)
+    tenants = DirectoryReader(stage.segments[stage.directory.directory]).read().tenants
+    has_keys = any(tenant.key_sha256 for tenant in tenants)
     key = " -H 'Authorization: Bearer YOUR-KEY'" if has_keys else ""
     body = '{"messages": [{"role": "user", "content": "Why is the sky blue?"}], "stream": true}'
     return (

@@ -1,10 +1,10 @@
 """Control commands that change the tenant directory: `set`, `pause`, `resume`, `add-tenant`,
-`remove-tenant`, `rotate-key`.
+`remove-tenant`, `rotate-key`; and the tenancy of a configuration file that is read again.
 
 Owns: the directory's writing end, the order check → publish → ring, and the answers. Never knows:
 what a setting means (`core.tenancy_changes`), or when the others have taken it over: each says so
-in its heartbeat line. The configuration file is never written; `kept_tenants` keeps tenants and
-keys over a restart.
+in its heartbeat line. With every version goes what of it the configuration file does not say, for
+admin worker 0, which keeps it. The file itself is never written.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from core.config import HeadraceConfig
-from core.errors import ConfigError
-from core.runtime.supervisor.kept_tenants import KeptTenants
+from core.errors import ConfigError, UnknownTenantError
 from core.runtime.supervisor.stage import Stage
 from core.runtime.wiring import directory_doorbells
-from core.tenancy import CLASS_NAMES, Room
+from core.tenancy import CLASS_NAMES, Room, Tenancy
 from core.tenancy_changes import (
     Change,
     add_tenant,
@@ -25,30 +24,30 @@ from core.tenancy_changes import (
     set_paused,
     set_value,
 )
+from core.tenancy_difference import changed_paths, difference, laid_over
 from core.tenancy_in_use import Held, InUse, broken_promises
-from core.tenant_directory import snapshot_of, tenancy_of
+from core.tenant_directory import configured_tenancy, snapshot_of, tenancy_of
 from ipc.board import BoardReader
-from ipc.control.declaration import ArgumentError
+from ipc.control.declaration import ArgumentError, NotFoundError
 from ipc.directory import DirectoryReader, DirectoryWriter
 from ipc.doorbell import Doorbell
 from ipc.pages import SCHEDULER_PAGE
 
 COMMANDS = ("set", "pause", "resume", "add-tenant", "remove-tenant", "rotate-key")
-KEPT_COMMANDS = ("add-tenant", "remove-tenant", "rotate-key")
 
 Args = Mapping[str, object]
+Record = dict[str, object]
 
 
 class TenantCommands:
     """Carries out changes, one at a time."""
 
-    def __init__(self, config: HeadraceConfig, stage: Stage, kept: KeptTenants) -> None:
-        """Go on from the first version, which `stage` has published."""
+    def __init__(self, config: HeadraceConfig, stage: Stage) -> None:
+        """Go on from the first version, which `stage` has published; `config` is as configured."""
         segment = stage.segments[stage.directory.directory]
         first = DirectoryReader(segment).read()
         self.tenancy = tenancy_of(first)
-        self._kept = kept
-        self._is_kept = True
+        self._configured = configured_tenancy(config)
         self._room = Room(config.engine.replicas, config.engine.max_num_seqs)
         self._admin_key_sha256 = first.admin_key_sha256
         self._writer = DirectoryWriter(segment)
@@ -57,23 +56,45 @@ class TenantCommands:
             Doorbell(stage.fds[name]) for name in directory_doorbells(config)
         ]
 
-    def carry_out(self, command: str, args: Args) -> dict[str, object]:
+    def carry_out(self, command: str, args: Args) -> Record:
         """Publish a change and return the answer; raises ArgumentError, changing nothing."""
         try:
             change = self._change(command, args)
+        except UnknownTenantError as error:
+            raise NotFoundError(f"{command}: {error}") from None
         except ConfigError as error:
             raise ArgumentError(f"{command}: {error}") from None
-        broken = list(broken_promises(self.tenancy, change.tenancy, in_use(self._page)))
+        self._check_promises(command, change.tenancy)
+        if change.tenancy != self.tenancy:
+            self._publish(change.tenancy)
+        return {"version": self._writer.version, "before": change.before, "after": change.after}
+
+    def reload(self, config: HeadraceConfig) -> Record:
+        """Lay over what runs what a new `config`, which was checked, says otherwise than the one
+        before; raises ArgumentError, changing nothing.
+        """
+        configured = configured_tenancy(config)
+        changes = difference(self._configured, configured)
+        tenancy = laid_over(self.tenancy, changes)
+        faults = list(tenancy.faults(self._room))
+        if faults:
+            raise ArgumentError(f"reload: {'; '.join(faults)}")
+        self._check_promises("reload", tenancy)
+        if configured != self._configured or tenancy != self.tenancy:
+            self._configured = configured
+            self._publish(tenancy)
+        return {"version": self._writer.version, "changed": changed_paths(changes)}
+
+    def _check_promises(self, command: str, tenancy: Tenancy) -> None:
+        broken = list(broken_promises(self.tenancy, tenancy, in_use(self._page)))
         if broken:
             raise ArgumentError(f"{command}: {'; '.join(broken)}")
-        if change.tenancy != self.tenancy:
-            self._writer.publish(snapshot_of(change.tenancy, self._admin_key_sha256))
-            self.tenancy = change.tenancy
-            for bell in self._bells:
-                bell.ring()
-            self._is_kept = self._kept.save(self.tenancy.tenants)
-        answer = {"version": self._writer.version, "before": change.before, "after": change.after}
-        return answer | ({"kept": self._is_kept} if command in KEPT_COMMANDS else {})
+
+    def _publish(self, tenancy: Tenancy) -> None:
+        self._writer.publish(snapshot_of(tenancy, self._admin_key_sha256, self._configured))
+        self.tenancy = tenancy
+        for bell in self._bells:
+            bell.ring()
 
     def _change(self, command: str, args: Args) -> Change:
         tenancy, room = self.tenancy, self._room

@@ -1,0 +1,137 @@
+"""The one writer of the state database: a thread of admin worker 0.
+
+Owns: the connection, the order of a write, and what is said when there is none. Never knows: what
+changed (`ipc.directory`) or what was used (`frontends.admin.usage`); it is given both, whole, and
+writes the newest. A slow disk delays nobody: what comes while it writes is passed over, for the
+next look brings it again. A write is one transaction, so that usage is never counted twice. While
+the disk is full or the database cannot be opened nothing is lost, because nothing counts as kept; a
+damaged file is moved out of the way, for whoever wants to save it.
+"""
+
+import logging
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from core.errors import StateError
+from core.state_database import FILE_NAME, TENANCY, Connection, open_to_write, transaction
+from frontends.admin.usage import Counters, growth, hour_of, read_counted
+from ipc.directory import DirectorySnapshot
+
+CLOSE_TIMEOUT_S = 2.0
+COMPLAINT_INTERVAL = 60  # failures between two complaints in the log
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """All that is worth keeping at one moment."""
+
+    directory: DirectorySnapshot
+    counters: Counters = field(repr=False)
+
+
+class Keeper:
+    """Writes moments; `keep` never blocks and never raises."""
+
+    def __init__(
+        self,
+        directory: Path,
+        engine: str,
+        wall_time_s: Callable[[], float],
+        on_kept: Callable[[DirectorySnapshot], None],
+    ) -> None:
+        """Keep in `directory` for the run `engine`; `on_kept` is told, in the thread, of each
+        version of the tenant directory that is on disk.
+        """
+        self.failures = 0
+        self._directory = directory
+        self._engine = engine
+        self._wall_time_s = wall_time_s
+        self._on_kept = on_kept
+        self._counted: Counters = {}
+        self._version = 0
+        self._moments: queue.Queue[Kept | None] = queue.Queue(1)
+        self._thread = threading.Thread(target=self._write_all, name="keeper", daemon=True)
+        self._thread.start()
+
+    def keep(self, moment: Kept) -> None:
+        """Write `moment`, unless an earlier one waits to be written."""
+        with suppress(queue.Full):
+            self._moments.put_nowait(moment)
+
+    def close(self, last: Kept) -> None:
+        """Write the last moment and end, within a bound."""
+        for moment in (last, None):
+            with suppress(queue.Full):
+                self._moments.put(moment, timeout=CLOSE_TIMEOUT_S)
+        self._thread.join(CLOSE_TIMEOUT_S)
+
+    def _write_all(self) -> None:
+        """Write until told to end, under one connection as long as that works."""
+        is_over = False
+        while not is_over:
+            try:
+                with closing(open_to_write(self._directory)) as connection:
+                    is_over = self._write_until_failure(connection)
+            except (StateError, sqlite3.Error) as error:
+                self._complain(error)
+                self._set_aside_if_damaged(error)
+                is_over = self._moments.get() is None
+
+    def _write_until_failure(self, connection: Connection) -> bool:
+        """Write what comes; True = the end, and raises what the database raises."""
+        self._counted, self._version = read_counted(connection, self._engine), 0
+        while (moment := self._moments.get()) is not None:
+            self._write(connection, moment)
+            self.failures = 0
+        return True
+
+    def _write(self, connection: Connection, moment: Kept) -> None:
+        grown = growth(moment.counters, self._counted)
+        snapshot = moment.directory
+        if not grown and snapshot.version == self._version:
+            return
+        with transaction(connection):
+            connection.execute("REPLACE INTO kept VALUES (?, ?)", (TENANCY, snapshot.changes))
+            self._add_usage(connection, grown, moment.counters)
+        self._counted = self._counted | {key: moment.counters[key] for key in grown}
+        self._version = snapshot.version
+        self._on_kept(snapshot)
+
+    def _add_usage(self, connection: Connection, grown: Counters, counters: Counters) -> None:
+        hour_s = hour_of(self._wall_time_s())
+        connection.executemany(
+            "INSERT INTO usage VALUES (?, ?, ?, ?)"
+            " ON CONFLICT DO UPDATE SET amount = amount + excluded.amount",
+            [(hour_s, *key, amount) for key, amount in grown.items()],
+        )
+        connection.execute("DELETE FROM counted WHERE engine != ?", (self._engine,))
+        connection.executemany(
+            "REPLACE INTO counted VALUES (?, ?, ?, ?)",
+            [(self._engine, *key, counters[key]) for key in grown],
+        )
+
+    def _complain(self, error: Exception) -> None:
+        self.failures += 1
+        if self.failures % COMPLAINT_INTERVAL == 1:
+            logger.error("usage and run-time changes are not kept: %s", error)
+
+    def _set_aside_if_damaged(self, error: Exception) -> None:
+        """Move a file that is no database out of the way, so that a new one can be begun."""
+        cause = error.__cause__ or error
+        is_passing = isinstance(cause, sqlite3.OperationalError)  # full, locked, unreachable
+        if is_passing or not isinstance(cause, sqlite3.DatabaseError):
+            return
+        path = self._directory / FILE_NAME
+        aside = path.with_name(f"{FILE_NAME}.damaged-{int(self._wall_time_s())}")
+        with suppress(OSError):
+            path.rename(aside)
+            for suffix in ("-wal", "-shm"):
+                path.with_name(FILE_NAME + suffix).unlink(missing_ok=True)
+            logger.error("%s is damaged and lies at %s now", path, aside)

@@ -1,0 +1,182 @@
+"""The writer of the state database: what it says is kept is kept, and it outlives what happens to
+its file."""
+
+import queue
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from core.state_database import FILE_NAME, TENANCY, open_to_write, read_kept
+from frontends.admin.keeper import Keeper, Kept
+from frontends.admin.usage import Counters, read_usage
+from ipc.directory import DirectorySnapshot
+
+WAIT_S = 30
+HOUR_S = 3600
+ACME: tuple[str, str] = ("acme", "requests")
+
+
+class Clock:
+    """Wall-clock time that a test sets."""
+
+    def __init__(self) -> None:
+        self.time_s = 10.0 * HOUR_S
+
+    def __call__(self) -> float:
+        return self.time_s
+
+
+class Rig:
+    """A keeper of engine `run`, and what it has said is kept."""
+
+    def __init__(self, directory: Path, clock: Clock, run: str) -> None:
+        self.kept: queue.Queue[DirectorySnapshot] = queue.Queue()
+        self.keeper = Keeper(directory, run, clock, self.kept.put)
+        self.version = 0
+
+    def keep(self, counters: Counters, changes: str = "{}") -> None:
+        """Keep a moment under a new version of the directory, and wait until that is done."""
+        self.version += 1
+        snapshot = DirectorySnapshot(version=self.version, changes=changes)
+        self.keeper.keep(Kept(snapshot, counters))
+        assert self.kept.get(timeout=WAIT_S) == snapshot
+
+    def close(self) -> None:
+        """End as at the end of a worker."""
+        self.keeper.close(Kept(DirectorySnapshot(version=self.version, changes="{}"), {}))
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[str], Rig]]:
+    """Return a function that starts a keeper of an engine; all are ended afterwards."""
+    rigs: list[Rig] = []
+
+    def start_one(run: str) -> Rig:
+        for rig in rigs:
+            rig.close()
+        rigs.append(Rig(tmp_path / "state", CLOCK, run))
+        return rigs[-1]
+
+    yield start_one
+    for rig in rigs:
+        rig.close()
+
+
+CLOCK = Clock()
+Start = Callable[[str], Rig]
+
+
+def used(directory: Path, since_s: int = 0) -> Counters:
+    """Return the usage in the database."""
+    return read_usage(directory / "state", "any", since_s)[0]
+
+
+def test_usage_grows_by_the_hour_and_over_restarts(start: Start, tmp_path: Path) -> None:
+    """A worker that restarts counts on; another engine counts from 0."""
+    CLOCK.time_s = 10.0 * HOUR_S
+    start("one").keep({ACME: 5})
+    rig = start("one")
+    rig.keep({ACME: 7})
+    CLOCK.time_s += HOUR_S
+    rig.keep({ACME: 10})
+    start("two").keep({ACME: 4})
+    assert used(tmp_path) == {ACME: 14}
+    assert used(tmp_path, 11 * HOUR_S) == {ACME: 7}
+
+
+def test_a_page_that_cannot_be_read_once_is_not_counted_again(start: Start, tmp_path: Path) -> None:
+    """The counters go on where they stood."""
+    rig = start("one")
+    for counters in ({ACME: 5}, {}, {ACME: 6}):
+        rig.keep(counters)
+    assert used(tmp_path) == {ACME: 6}
+
+
+def test_changes_are_kept_for_the_next_start(start: Start, tmp_path: Path) -> None:
+    """The newest of them; the file is its owner's alone."""
+    rig = start("one")
+    for changes in ('{"paused_tenants":["acme"]}', '{"paused_tenants":["zeta"]}'):
+        rig.keep({}, changes)
+    assert read_kept(tmp_path / "state", TENANCY) == '{"paused_tenants":["zeta"]}'
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "state" / FILE_NAME).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_damaged_file_is_set_aside_and_a_new_one_begun(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Loudly; what was in it can still be looked at."""
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / FILE_NAME).write_bytes(b"no database " * 500)
+    rig = start("one")
+    rig.keeper.keep(Kept(DirectorySnapshot(version=1), {ACME: 5}))  # finds the damage
+    until_kept(rig, {ACME: 5})
+    assert used(tmp_path) == {ACME: 5}
+    (aside,) = (tmp_path / "state").glob("state.db.damaged-*")
+    assert aside.read_bytes().startswith(b"no database")
+    assert "is damaged and lies at" in caplog.text
+
+
+def test_while_the_file_cannot_be_opened_nothing_is_lost(start: Start, tmp_path: Path) -> None:
+    """Nothing counts as kept; with the first write that succeeds all is there."""
+    (tmp_path / "state").write_text("not a directory")
+    rig = start("one")
+    rig.keeper.keep(Kept(DirectorySnapshot(version=1), {ACME: 5}))
+    with pytest.raises(queue.Empty):
+        rig.kept.get_nowait()
+    (tmp_path / "state").unlink()
+    until_kept(rig, {ACME: 6})
+    assert used(tmp_path) == {ACME: 6}
+    assert rig.keeper.failures == 0
+
+
+def test_a_full_disk_loses_nothing(start: Start, tmp_path: Path) -> None:
+    """A write that does not fit is taken back as a whole and made good by the next that does."""
+    rig = start("one")
+    rig.keep({ACME: 5})
+    with closing(open_to_write(tmp_path / "state")) as other:
+        other.execute("BEGIN IMMEDIATE")  # as a disk that takes nothing: nobody else can write
+        rig.keeper.keep(Kept(DirectorySnapshot(version=2), {ACME: 8}))
+        until(lambda: rig.keeper.failures > 0, rig)
+        other.execute("ROLLBACK")
+    until_kept(rig, {ACME: 9})
+    assert used(tmp_path) == {ACME: 9}
+
+
+def test_a_database_of_a_newer_version_is_left_alone(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is not written and not moved away."""
+    with closing(open_to_write(tmp_path / "state")) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    rig = start("one")
+    until(lambda: rig.keeper.failures > 0, rig)
+    rig.close()
+    with closing(sqlite3.connect(tmp_path / "state" / FILE_NAME)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (99,)
+    assert "was written by a newer version" in caplog.text
+
+
+def until(condition: Callable[[], bool], rig: Rig) -> None:
+    """Offer moments until something has happened."""
+    for version in range(100, 100_000):
+        if condition():
+            return
+        rig.keeper.keep(Kept(DirectorySnapshot(version=version), {}))
+    raise AssertionError("it has not happened")
+
+
+def until_kept(rig: Rig, counters: Counters) -> None:
+    """Offer `counters` until they are kept."""
+
+    def is_kept() -> bool:
+        rig.keeper.keep(Kept(DirectorySnapshot(version=99), counters))
+        try:
+            return rig.kept.get(timeout=0.1).version == 99
+        except queue.Empty:
+            return False
+
+    assert any(is_kept() for _ in range(10 * WAIT_S))

@@ -1,0 +1,248 @@
+"""What outlives processes and the engine: usage to the token, changes, and what breaks neither."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.engine import (
+    Answer,
+    Engine,
+    Json,
+    running_engine,
+    unique_name,
+    wait_until,
+)
+from tests.support.streams import join, start_streams, wait_for_tokens
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+SETTINGS = (
+    "engine.executor=simulated", "engine.simulated_step_us=4000", "supervision.intensity=100",
+)  # fmt: skip
+BODIES: list[Json] = [
+    {
+        "prompt": "once upon a time " * (1 + k),
+        "max_tokens": 60,
+        "seed": k,
+        "ignore_eos": True,
+        "return_token_ids": True,
+    }
+    for k in range(4)
+]
+NEVER_SHOWN = 4 * 2 * (50 // 4)  # tokens: four streams, twice the time between two pages
+COUNTERS = ("requests", "prompt_tokens", "cached_tokens", "generated_tokens")
+
+
+def command(engine: Engine, name: str, **args: object) -> Answer:
+    """Give a control command over the admin port."""
+    return engine.admin().post(f"/admin/commands/{name}", args)
+
+
+def done(engine: Engine, name: str, **args: object) -> Json:
+    """Give a command that must be carried out."""
+    answer = command(engine, name, **args)
+    assert answer.status == 200, answer.body
+    result: Json = answer.json["result"]
+    return result
+
+
+def usage(engine: Engine, **args: object) -> dict[str, int]:
+    """Return what tenant `default` has used."""
+    (row,) = done(engine, "usage", tenant="default", **args)["usage"]
+    return {counter: row[counter] for counter in COUNTERS}
+
+
+def on_the_board(engine: Engine) -> dict[str, int]:
+    """Return what the board has counted of tenant `default`."""
+    rows = done(engine, "status")["tenants"]
+    (row,) = (row for row in rows if row["tenant"] == "default")
+    return {counter: row[counter] for counter in COUNTERS}
+
+
+def test_usage_agrees_with_the_board_over_deaths_and_restarts(
+    tmp_path: Path, tiny_model: Path
+) -> None:
+    """Executor, scheduler and keeper are killed under load; then the engine is started anew, and
+    both runs are in the sum.
+    """
+    name = unique_name()
+    with running_engine(tmp_path, tiny_model, SETTINGS, name) as engine:
+        for child in ("executor.0.0", "scheduler", "admin.0"):
+            streams = start_streams(engine.client(), BODIES)
+            wait_for_tokens(streams, 5)
+            row = engine.kill_child(child)
+            join(streams)
+            engine.wait_restarted(child, row.epoch)
+        board = settled(engine)
+        assert usage(engine) == board
+        assert usage(engine, since="1h") == board
+        lost = 3 * 4 * 60 - board["generated_tokens"]
+        assert lost <= NEVER_SHOWN, "more than the scheduler had not shown yet when it was killed"
+    with running_engine(tmp_path, tiny_model, SETTINGS, name) as engine:
+        assert usage(engine) == board
+        engine.client().complete("hello", max_tokens=5, ignore_eos=True)
+        wait_until(lambda: settled(engine)["requests"] == 1, "the page to show the request")
+        both = settled(engine)
+        assert usage(engine) == {counter: board[counter] + both[counter] for counter in COUNTERS}
+
+
+def settled(engine: Engine) -> dict[str, int]:
+    """Return the board's counters once they stand still."""
+    seen: list[dict[str, int]] = [on_the_board(engine)]
+
+    def stands_still() -> bool:
+        time.sleep(0.6)  # the scheduler shows its page at least so often
+        seen.append(on_the_board(engine))
+        return seen[-1] == seen[-2]
+
+    wait_until(stands_still, "the counters to stand still")
+    return seen[-1]
+
+
+def test_changes_outlive_the_engine(tmp_path: Path, tiny_model: Path) -> None:
+    """Settings and pauses, once the answer says that they are kept; not with --no-state."""
+    name = unique_name()
+    with running_engine(tmp_path, tiny_model, SETTINGS, name) as engine:
+        for change in (
+            ("set", {"path": "tenants.default.weight", "value": "3"}),
+            ("pause", {"class": "batch"}),
+        ):
+            assert done(engine, change[0], **change[1])["kept"] is True
+    with running_engine(tmp_path, tiny_model, SETTINGS, name) as engine:
+        assert weight(engine) == 3.0
+        paused = [row["class"] for row in done(engine, "tenants")["classes"] if row["paused"]]
+        assert paused == ["batch"]
+    without = (*SETTINGS, "admin.keep_state=false")
+    with running_engine(tmp_path, tiny_model, without, name) as engine:
+        assert weight(engine) == 1.0
+        answer = done(engine, "set", path="tenants.default.weight", value="5")
+        assert (answer["in_force"], answer["kept"]) == (True, False)
+        assert done(engine, "usage")["kept"] is False
+
+
+def weight(engine: Engine) -> float:
+    """Return the weight of tenant `default`."""
+    rows: list[Json] = []
+
+    def is_shown() -> bool:
+        rows[:] = [r for r in done(engine, "tenants")["tenants"] if r["tenant"] == "default"]
+        return bool(rows)
+
+    wait_until(is_shown, "the page to show the tenant")
+    return float(rows[0]["weight"])
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Engine]:
+    """Return an engine for commands that leave it as it is."""
+    with running_engine(tmp_path_factory.mktemp("home"), tiny_model, SETTINGS) as running:
+        yield running
+
+
+NOT_FOUND = [
+    ("show", {"request": "nobody"}),
+    ("preempt", {"request": "18446744073709551616"}),
+    ("pause", {"tenant": "nobody"}),
+    ("resume", {"tenant": "nobody"}),
+    ("set", {"path": "tenants.nobody.weight", "value": "1"}),
+    ("rotate-key", {"tenant": "nobody", "digest": "a" * 64}),
+    ("restart", {"child": "executor.7.0"}),
+    ("drain", {"replica": 7}),
+    ("cache-drop", {"tenant": "nobody"}),
+    ("cache-stats", {"tenant": "nobody"}),
+]
+BAD = [
+    ("set", {"path": "tenants.default.weight", "value": "-1"}),
+    ("set", {"path": "engine.block_size", "value": "7"}),
+    ("pause", {"class": "first"}),
+    ("drain", {"replica": 99}),
+    ("shutdown", {"drain": 1e9}),
+    ("log-level", {"level": "LOUD"}),
+    ("usage", {"since": "yesterday"}),
+    ("add-tenant", {"tenant": "a b", "digest": "a" * 64}),
+    ("add-tenant", {"tenant": "new", "digest": "short"}),
+    ("remove-tenant", {"tenant": "default"}),
+    ("cancel", {}),
+    ("show", {"request": 5}),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "status"),
+    [(*call, 404) for call in NOT_FOUND] + [(*call, 400) for call in BAD],
+)
+def test_a_wrong_command_is_a_typed_answer_and_a_record(
+    engine: Engine, name: str, args: Json, status: int
+) -> None:
+    """One line that says what would be right; nothing is changed; the audit has it."""
+    before = done(engine, "tenants")
+    answer = command(engine, name, **args)
+    assert answer.status == status, answer.body
+    error = answer.json["error"]
+    assert error["code"] == ("not_found" if status == 404 else "bad_argument")
+    assert "\n" not in error["message"]
+    after = done(engine, "tenants")
+    assert [row["weight"] for row in after["tenants"]] == [
+        row["weight"] for row in before["tenants"]
+    ]
+    wait_until(lambda: error["message"] in [r["error"] for r in audit(engine)], "the record")
+
+
+def audit(engine: Engine) -> list[Json]:
+    """Return the audit log of the engine's admin workers."""
+    path = engine.log.parent / "state" / "headrace" / engine.name / "audit.jsonl"
+    return [{"error": "", **json.loads(line)} for line in path.read_text().splitlines()]
+
+
+def test_a_log_level_is_in_force_everywhere(engine: Engine) -> None:
+    """Every process says so in its heartbeat line, idle ones when they stamp it next."""
+    answer = done(engine, "log-level", level="WARNING")
+    assert (answer["log_level"], answer["before"]) == ("WARNING", "INFO")
+    wait_until(lambda: done(engine, "log-level", level="WARNING")["in_force"], "all to say so")
+    assert done(engine, "log-level", level="INFO")["before"] == "WARNING"
+
+
+CANARY = "the canary in the prompt"
+
+
+def test_a_dump_has_everything_but_prompts_and_keys(engine: Engine) -> None:
+    """All processes tell their stacks; what clients sent and what opens doors is not in it."""
+    engine.client().complete(CANARY, max_tokens=3)
+    command(engine, "add-tenant", tenant="dumped", digest="d" * 64)
+    dump = done(engine, "dump")
+    text = json.dumps(dump)
+    assert CANARY not in text
+    assert "d" * 64 not in text
+    assert engine.directory.read_admin_key() not in text
+    assert dump["config"]["engine"]["simulated_step_us"] == 4000
+    serving = {"supervisor", "scheduler", "executor.0.0", "tokenizer.0", "http.0", "admin.0"}
+    assert serving <= set(dump["stacks"])
+    assert all("most recent call first" in dump["stacks"][child] for child in serving)
+    assert dump["boards"]["scheduler"]["page"]["tenants"][0]["name"] == "_other"
+    assert dump["audit"][-1]["command"] == "add-tenant"
+    assert serving <= set(dump["logs"])
+    done(engine, "remove-tenant", tenant="dumped")
+
+
+def test_a_stopping_engine_takes_no_changes(tmp_path: Path, tiny_model: Path) -> None:
+    """Looks are answered; a second shutdown with less time shortens the first."""
+    slow = ("engine.executor=simulated", "engine.simulated_step_us=200000")
+    with running_engine(tmp_path, tiny_model, slow) as engine:
+        streams = start_streams(engine.client(), BODIES[:1])
+        wait_for_tokens(streams, 1)
+        assert done(engine, "shutdown", drain=600)["stopping"] is True
+        assert done(engine, "status")["stopping"] is True
+        for name, args in (
+            ("undrain", {}),
+            ("set", {"path": "tenants.default.weight", "value": "3"}),
+            ("restart", {"child": "scheduler"}),
+        ):
+            answer = command(engine, name, **args)
+            assert (answer.status, answer.json["error"]["code"]) == (503, "stopping")
+        assert done(engine, "drain")["draining"] is True
+        assert done(engine, "shutdown", drain=0)["stopping"] is True
+        assert engine.process.wait(30) == 0
+        join(streams)
