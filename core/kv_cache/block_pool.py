@@ -203,13 +203,17 @@ class BlockPool:
         if not fenced:
             self._set_fenced(blocks[~is_last & (self._fenced_references[blocks] == left)])
 
-    def set_cached(self, block_id: int, cached: bool) -> None:
-        """Say whether the content of `block_id` can be found again."""
-        self._cached[block_id] = cached
-        if not cached and self._kinds[block_id] == EVICTABLE:
-            block = np.array([block_id], np.int32)
-            self._evictable.remove(block)
-            self._set_free(block)
+    def set_cached(self, block_ids: list[int]) -> None:
+        """Note that the content of these blocks, which are held, can be found again."""
+        self._cached[block_ids] = True
+
+    def set_uncached(self, block_ids: list[int]) -> None:
+        """Note that it cannot; what nobody holds is free."""
+        blocks = np.array(block_ids, np.int32)
+        self._cached[blocks] = False
+        unheld = blocks[self._kind[blocks] == EVICTABLE]
+        self._evictable.remove(unheld)
+        self._set_free(unheld)
 
     def statistics(self) -> BlockPoolStatistics:
         """Return the numbers of blocks by kind."""
@@ -270,7 +274,7 @@ class BlockPool:
 
     def _find_run(self, length: int) -> int:
         """Return the first block of a free run of `length` blocks, or -1."""
-        if length >= self._too_long:
+        if length >= self._too_long or length > self.num_free:
             return -1
         run, search_from = bytes(length), self._search_from
         start = self._kinds.find(run, search_from)

@@ -13,7 +13,7 @@ digests, like any prefix. If one of them is gone by then, the copies are dropped
 behind the prefix that was found is computed again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from core.kv_cache.block_pool import NO_BLOCK, BlockPool
@@ -153,21 +153,23 @@ class KVCacheManager:
         """
         last = [request.block_ids[-1] for request in requests]
         allocation = self.pool.grow(last, [each.flow for each in requests], MAX_GROWTH_ROOM)
-        self.prefix_cache.forget_all(allocation.evicted)
+        self.prefix_cache.forget(allocation.evicted)
         for request, block_id in zip(requests, allocation.block_ids, strict=True):
             request.block_ids.append(block_id)
         return allocation.block_ids
 
-    def commit(self, request: Request, first_block: int, end_block: int) -> None:
-        """Let the computed blocks [first_block, end_block) of `request` be found by others."""
+    def commit(self, computed: Iterable[tuple[Request, int, int]]) -> None:
+        """Let the computed blocks [first, end) of requests be found by others."""
         if not self._caches:
             return
-        if len(request.block_digests) < end_block:
-            self._extend_digests(request, end_block)
-        for index in range(first_block, end_block):
-            block_id = request.block_ids[index]
-            if self.prefix_cache.insert(request.block_digests[index], block_id):
-                self.pool.set_cached(block_id, True)
+        digests: list[bytes] = []
+        block_ids: list[int] = []
+        for request, first, end in computed:
+            if len(request.block_digests) < end:
+                self._extend_digests(request, end)
+            digests += request.block_digests[first:end]
+            block_ids += request.block_ids[first:end]
+        self.pool.set_cached(self.prefix_cache.insert(digests, block_ids))
 
     def retract(self, request: Request, num_tokens: int) -> None:
         """Forget blocks of `request` with tokens from `num_tokens` on, unless others hold them."""
@@ -176,14 +178,14 @@ class KVCacheManager:
             if block_id is None:
                 continue
             if self.pool.references(block_id) <= (block_id in request.block_ids):
-                self.prefix_cache.forget(block_id)
-                self.pool.set_cached(block_id, False)
+                self.prefix_cache.forget([block_id])
+                self.pool.set_uncached([block_id])
 
     def drop_cached(self, flows: range | None = None) -> None:
         """Forget cached blocks, of some `flows` or all; those in use stay with their requests."""
-        for block_id in self.pool.cached_blocks(flows):
-            self.prefix_cache.forget(block_id)
-            self.pool.set_cached(block_id, False)
+        block_ids = self.pool.cached_blocks(flows)
+        self.prefix_cache.forget(block_ids)
+        self.pool.set_uncached(block_ids)
 
     def fence(self, request: Request) -> list[int]:
         """Take the blocks from `request` but keep them until `release_fenced`; return them."""
@@ -235,7 +237,7 @@ class KVCacheManager:
 
     def _allocate(self, request: Request, count: int, after: int, room: int) -> list[int]:
         allocation = self.pool.allocate(count, request.flow, after=after, room=room)
-        self.prefix_cache.forget_all(allocation.evicted)
+        self.prefix_cache.forget(allocation.evicted)
         return allocation.block_ids
 
     def _extend_digests(self, request: Request, num_blocks: int) -> None:

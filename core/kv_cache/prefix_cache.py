@@ -34,24 +34,18 @@ class PrefixCache:
         """Return the block with this content."""
         return self._blocks.get(digest)
 
-    def insert(self, digest: bytes, block_id: int) -> bool:
-        """Enter a block; False = another block already has this content, and it stays."""
-        if digest in self._blocks:
-            return False
-        assert block_id not in self._digests, block_id
-        self._blocks[digest] = block_id
-        self._digests[block_id] = digest
-        return True
+    def insert(self, digests: Sequence[bytes], block_ids: Sequence[int]) -> list[int]:
+        """Enter blocks and return them, but for those whose content another block already has."""
+        blocks, entered = self._blocks, []
+        for digest, block_id in zip(digests, block_ids, strict=True):
+            if digest not in blocks:
+                assert block_id not in self._digests, block_id
+                blocks[digest] = block_id
+                self._digests[block_id] = digest
+                entered.append(block_id)
+        return entered
 
-    def forget(self, block_id: int) -> bool:
-        """Drop the entry of `block_id`; False = it had none."""
-        digest = self._digests.pop(block_id, None)
-        if digest is None:
-            return False
-        del self._blocks[digest]
-        return True
-
-    def forget_all(self, block_ids: Iterable[int]) -> None:
+    def forget(self, block_ids: Iterable[int]) -> None:
         """Drop the entries of `block_ids`, which all have one."""
         blocks, digests = self._blocks, self._digests
         for block_id in block_ids:
@@ -60,13 +54,6 @@ class PrefixCache:
     def __contains__(self, block_id: int) -> bool:
         """Tell whether the content of `block_id` can be found."""
         return block_id in self._digests
-
-    def clear(self) -> list[int]:
-        """Forget everything; return the blocks that had entries."""
-        block_ids = list(self._digests)
-        self._blocks.clear()
-        self._digests.clear()
-        return block_ids
 
     def check_integrity(self) -> None:
         """Assert that both maps say the same."""

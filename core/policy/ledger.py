@@ -19,6 +19,9 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Contexts = npt.NDArray[np.int32]
 GROWTH = 64  # rows
+_NO_ROWS: Ints = np.zeros(0, np.int64)
+_NO_CONTEXTS: Contexts = np.zeros(0, np.int32)
+_NO_UNITS: Charges = np.zeros(0, np.float64)
 
 
 class _Book:
@@ -137,9 +140,9 @@ class StepCharges:
         self.total = 0
         self._replica = replica
         self._grants: dict[Request, TakenBack] = {}
-        self._rows: Ints = np.zeros(0, np.int64)
-        self._contexts: Contexts = np.zeros(0, np.int32)
-        self._units: Charges = np.zeros(0, np.float64)
+        self._rows: Ints = _NO_ROWS
+        self._contexts: Contexts = _NO_CONTEXTS
+        self._units: Charges = _NO_UNITS
         self._redone: Mask | None = None
 
     def decodes(self, batch: DecodeBatch, units: Charges, redone: Mask | None) -> None:

@@ -158,6 +158,11 @@ class RunningTable:
         assert request is not None, row
         return request
 
+    def requests_at(self, rows: Rows) -> list[Request]:
+        """Return the requests of rows in use, [n]."""
+        requests = self.requests
+        return [request for row in rows.tolist() if (request := requests[row]) is not None]
+
     def running(self) -> list[Request]:
         """Return all requests that have a row."""
         return [request for request in self.requests if request is not None]

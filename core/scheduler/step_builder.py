@@ -32,6 +32,8 @@ class StepBuilder:
     def __init__(self, scheduler: Scheduler, replica: Replica, now_ns: int) -> None:
         """Open a step; `replica` can take a plan."""
         self.now_ns = now_ns
+        self.replica = replica.index  # whose step it is
+        self.number = replica.step + 1  # of the step, if it becomes one
         self.tokens_left = scheduler.settings.max_num_batched_tokens
         self._scheduler = scheduler
         self._settings = scheduler.settings
@@ -45,16 +47,6 @@ class StepBuilder:
         self._left: dict[Request, int] = {}  # of prompts under way, behind what the step has
         self._partial: set[Request] = set()
         self._route: Route | None = None  # of the request that was looked at last
-
-    @property
-    def replica(self) -> int:
-        """Whose step it is."""
-        return self._replica.index
-
-    @property
-    def number(self) -> int:
-        """The number of the step, if it becomes one."""
-        return self._replica.step + 1
 
     @property
     def num_running(self) -> int:

@@ -66,7 +66,7 @@ class StepMemory:
             rows = self._still_decodes(rows, waiting)
             needing = self._still_decodes(needing, waiting)
         kv, table = self._replica.kv, self._table
-        block_ids = kv.grow([table.request_at(row) for row in needing.tolist()])
+        block_ids = kv.grow(table.requests_at(needing))
         self._replica.rows.append_blocks(needing, table.num_blocks[needing], block_ids)
         table.num_blocks[needing] += 1
         return rows

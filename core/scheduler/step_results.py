@@ -219,10 +219,9 @@ class _AppliedStep:
             return
         rows, num_full = rows[filled], ends[filled] // size
         table.num_committed_blocks[rows] = num_full
-        for row, first, end in zip(
-            rows.tolist(), num_committed[filled].tolist(), num_full.tolist(), strict=True
-        ):
-            self._replica.kv.commit(table.request_at(row), first, end)
+        requests = table.requests_at(rows)
+        computed = zip(requests, num_committed[filled].tolist(), num_full.tolist(), strict=True)
+        self._replica.kv.commit(computed)
 
     def _fail_rows(self, must_sample: Rows) -> None:
         """End the requests whose row has an error, or should have a token and has none."""

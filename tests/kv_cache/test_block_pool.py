@@ -11,8 +11,7 @@ from core.kv_cache.block_pool import BlockKind, BlockPool
 def cached(pool: BlockPool, count: int, holder: int = 0) -> list[int]:
     """Return blocks that went through a request and are evictable now."""
     block_ids = pool.allocate(count, holder).block_ids
-    for block_id in block_ids:
-        pool.set_cached(block_id, True)
+    pool.set_cached(block_ids)
     pool.release(block_ids)
     return block_ids
 
@@ -68,7 +67,7 @@ def test_a_released_block_stays_evictable_only_if_it_is_cached() -> None:
     """Without cached content a released block is free, with it evictable; both are available."""
     pool = BlockPool(4)
     plain, findable = pool.allocate(2, 0).block_ids
-    pool.set_cached(findable, True)
+    pool.set_cached([findable])
     pool.release([plain, findable])
     assert (pool.kind(plain), pool.kind(findable)) == (BlockKind.FREE, BlockKind.EVICTABLE)
     assert pool.num_available == 4
@@ -119,7 +118,7 @@ def test_a_fenced_block_can_be_found_by_a_new_request() -> None:
     """A prefix hit on a fenced block holds it again; the old fence does not free it."""
     pool = BlockPool(1)
     block_ids = pool.allocate(1, 0).block_ids
-    pool.set_cached(block_ids[0], True)
+    pool.set_cached(block_ids[:1])
     pool.fence(block_ids)
     pool.acquire(block_ids, 0)
     pool.release(block_ids, fenced=True)
@@ -130,7 +129,7 @@ def test_a_block_is_fenced_when_its_last_unfenced_holder_leaves() -> None:
     """A shared block with one fenced reference becomes fenced when the other reference goes."""
     pool = BlockPool(1)
     block_ids = pool.allocate(1, 0).block_ids
-    pool.set_cached(block_ids[0], True)
+    pool.set_cached(block_ids[:1])
     pool.acquire(block_ids, 0)
     pool.fence(block_ids)
     assert pool.kind(block_ids[0]) is BlockKind.HELD
@@ -153,7 +152,7 @@ def test_content_that_is_forgotten_frees_an_evictable_block() -> None:
     """An evictable block whose content is withdrawn is free."""
     pool = BlockPool(1)
     block_ids = cached(pool, 1)
-    pool.set_cached(block_ids[0], False)
+    pool.set_uncached(block_ids[:1])
     assert pool.statistics().num_free == 1
 
 
@@ -196,7 +195,8 @@ class BlockPoolMachine(RuleBasedStateMachine):
     def cache(self, data: st.DataObject) -> None:
         if self.held:
             block_id = data.draw(st.sampled_from(data.draw(st.sampled_from(self.held))))
-            self.pool.set_cached(block_id, data.draw(st.booleans()))
+            change = data.draw(st.sampled_from((self.pool.set_cached, self.pool.set_uncached)))
+            change([block_id])
 
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:

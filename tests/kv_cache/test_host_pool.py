@@ -21,7 +21,7 @@ def make_manager(num_host_blocks: int = 8, *, prefix_cache: bool = True) -> KVCa
 def run(manager: KVCacheManager, request: Request) -> None:
     """Start `request` and compute its whole prompt."""
     manager.start(request, manager.quote(request, request.num_tokens))
-    manager.commit(request, 0, request.prompt_len // BLOCK_SIZE)
+    manager.commit([(request, 0, request.prompt_len // BLOCK_SIZE)])
 
 
 def leave(manager: KVCacheManager, request: Request, num_tokens: int) -> list[BlockCopy]:

@@ -20,7 +20,7 @@ def start(manager: KVCacheManager, request: Request) -> int:
 
 def compute_all(manager: KVCacheManager, request: Request) -> None:
     start(manager, request)
-    manager.commit(request, 0, request.prompt_len // BLOCK_SIZE)
+    manager.commit([(request, 0, request.prompt_len // BLOCK_SIZE)])
 
 
 def test_a_start_takes_blocks_for_the_whole_prompt() -> None:
@@ -92,7 +92,7 @@ def test_generated_blocks_are_found_in_the_next_turn() -> None:
     first.token_ids[6:12] = range(16, 22)
     first.num_output_tokens = 6
     manager.grow([first])
-    manager.commit(first, 0, 3)
+    manager.commit([(first, 0, 3)])
     assert start(manager, make_request(2, 14)) == 12
 
 
