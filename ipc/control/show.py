@@ -15,7 +15,8 @@ COMMAND = Command(
             "list of records",
             "a record per choice: identity, class, status, tokens, KV blocks, preemptions, "
             "deadlines, and for one that waits the reason (`blocked`), the two numbers compared "
-            "(`measured`, `threshold`), its `place` in its flow and the predicted start",
+            "(`measured`, `threshold`), its `place` in its flow and the predicted start; what "
+            "helps is in docs/waits.md, what to do about a refusal in docs/runbook.md",
         ),
     ),
 )
