@@ -6,7 +6,8 @@ them. Never knows: how many tokens fit, what a charge is.
     1 strict     classes served before all others, within their caps
     2 reserved   classes that have not had their reserved share of the step and have no time left
     3 window     of all heads within both windows, of class and of tenant, the one that is due
-                 first; those that wait for company come after all others
+                 first; where nothing is promised, that of the least served class and tenant; those
+                 that wait for company come after all others
     4 extension  nobody within the windows can use the step: the least served one that can
 
 At 1 and 2 tenants are within their windows too, as long as any is that can use the step. A reserve
@@ -157,6 +158,10 @@ class Contenders:
             return Blocked.NOTHING
         return self.reason(int(waiting.argmin()))
 
+    def flows_under_way(self) -> list[int]:
+        """Return the flows that have prompts under way."""
+        return [flow for flow, requests in self._under_way.items() if requests]
+
     def reason(self, flow: int) -> Blocked:
         """Return what blocked the head of `flow`; NOTHING if it only had no turn."""
         if flow in self.blocked:
@@ -231,9 +236,13 @@ class Contenders:
     def _open_windows(self) -> None:
         """Work out V, and the due times of the heads that are within the window of their tenant."""
         self._shares.advance(self._serviceable)
-        due = self._due.reshape(-1, NUM_CLASSES)
-        self._keys = np.where(self._shares.tenants_within(), due, NOBODY_NS)
-        for traffic_class in CLASSES if len(due) else ():
+        keys = self._due
+        unpromised = (keys >= NO_PROMISE_NS) & (keys < NOBODY_NS)
+        if np.count_nonzero(unpromised):
+            keys = np.where(unpromised, NO_PROMISE_NS + self._shares.leads(), keys)
+        keys = keys.reshape(-1, NUM_CLASSES)
+        self._keys = np.where(self._shares.tenants_within(), keys, NOBODY_NS)
+        for traffic_class in CLASSES if len(keys) else ():
             self._find_first(traffic_class)
 
     def _next_flow(self) -> int:
@@ -279,18 +288,22 @@ class Contenders:
 
     def _earliest(self, classes: Sequence[int]) -> int:
         """Return the flow of `classes` within its window whose head is due first, or -1."""
-        first_ns, first = NOBODY_NS, -1
-        for traffic_class in classes:
-            if self._first_ns[traffic_class] < first_ns and self._tokens.most[traffic_class] > 0:
-                first_ns, first = self._first_ns[traffic_class], self._first[traffic_class]
-        return first
+        keys = [
+            (self._first_ns[c], int(self._due[self._first[c]]), self._first[c])
+            for c in classes
+            if self._first_ns[c] < NOBODY_NS and self._tokens.most[c] > 0
+        ]
+        return min(keys)[2] if keys else -1
 
     def _find_first(self, traffic_class: int) -> None:
         """Look for the head of a class that is due first, of tenants within their windows."""
         keys = self._keys[:, traffic_class]
         tenant = int(keys.argmin())
         self._first[traffic_class] = tenant * NUM_CLASSES + traffic_class
-        self._first_ns[traffic_class] = int(keys[tenant])
+        first_ns = int(keys[tenant])
+        if NO_PROMISE_NS <= first_ns < NOBODY_NS:
+            first_ns = NO_PROMISE_NS + max(0, self._shares.class_lead(traffic_class))
+        self._first_ns[traffic_class] = first_ns
 
     def _nearest(self, head: Request) -> Request:
         """Return who goes before a waiting `head`, with more of its prompt in the cache."""
@@ -341,6 +354,8 @@ class Contenders:
         due = NOBODY_NS if head is None else due_ns(head)
         self._due[flow] = due
         tenant, traffic_class = divmod(flow, NUM_CLASSES)
+        if NO_PROMISE_NS <= due < NOBODY_NS:
+            due = NO_PROMISE_NS + self._shares.over_share(flow)
         within = self._shares.is_within(flow)
         self._keys[tenant, traffic_class] = due if within else NOBODY_NS
         self._find_first(traffic_class)

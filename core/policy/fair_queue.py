@@ -9,6 +9,8 @@ reasons of urgency or locality, and no other.
     V        that of its parent: the least v among children that could use more; it never falls
     wake     v ← max(v, V − kept): idling saves nothing up; debt stays, and so does, within a
              limit, what a child fell behind while what it had running could not use more
+    level    if no child could use more, V ← the largest v of those that run, and they are there
+             too: what nobody else wanted makes no debt (SFQ does so at the end of a busy period)
     charge   v ← v + charge / weight, the heaviest child's weight being 1
 
 For two children that could use more all the time: |Δv_f − Δv_g| ≤ 2·window + the largest charges of
@@ -141,6 +143,15 @@ class FairTable:
                 if least[group] > REBASE_ABOVE:
                     self._rebase(group)
         return groups
+
+    def level(self, satisfied: Mask) -> None:
+        """Let all `satisfied` children, bool as `virtual`, be where the most served of them is.
+
+        It is for groups without a child that could use more.
+        """
+        most = np.maximum.reduce(np.where(satisfied, self.virtual, -FAR), axis=0)
+        self.floor = np.maximum(self.floor, most)
+        self.virtual = np.where(satisfied, np.maximum(self.virtual, self.floor), self.virtual)
 
     def within(self, window: int) -> Mask:
         """Return which children are within `window` units of the least served one that could use

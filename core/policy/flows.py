@@ -5,6 +5,8 @@ array, and the counts of running requests. Never knows: which flow is next. A fl
 hides no other.
 """
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
@@ -13,6 +15,7 @@ from core.policy.place_queue import Place
 from core.request import Request
 from core.tenancy import NUM_CLASSES
 
+AnyType = TypeVar("AnyType", bound=np.generic)
 NOBODY_NS = np.iinfo(np.int64).max
 NO_PROMISE_NS = 1 << 61  # added to the arrival of a request without a deadline
 
@@ -99,7 +102,7 @@ class Flows:
         """Return how many requests of a class run."""
         return int(self.num_running[traffic_class::NUM_CLASSES].sum())
 
-    def by_class(self, array: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def by_class(self, array: npt.NDArray[AnyType]) -> npt.NDArray[AnyType]:
         """Return an array over flows as [tenants, classes]."""
         return array.reshape(-1, NUM_CLASSES)
 

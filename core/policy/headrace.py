@@ -156,7 +156,7 @@ class HeadracePolicy(Policy):
         short_of = self._leftovers.note(step, contenders, ended)
         self._shedding.filled(step, num_granted, short_of)
         self._memory.close(step, len(step.decodes().rows) + num_granted)
-        self._shares.close(step)
+        self._shares.close(step, contenders.flows_under_way())
 
     def _contenders(self, step: Step) -> Contenders:
         """Collect who could be served, within the limits of classes and tenants."""

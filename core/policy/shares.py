@@ -7,9 +7,15 @@ Every charge goes to one account: that of a flow, or that of the system, which b
 computed again and what is refunded because the request failed or was shed.
 
     charges of all steps = Σ accounts of the flows + account of the system, exactly
+
+While nobody of a class waits, its tenants are level: who then has more takes it from nobody. What
+was begun by then does not count against them afterwards either (`spare_service`).
 """
 
+from collections.abc import Sequence
+
 import numpy as np
+import numpy.typing as npt
 
 from core.clock import NS_PER_MS
 from core.policy.base import DecodeBatch, ReplicaLoad, Step
@@ -20,6 +26,7 @@ from core.policy.ledger import Ledger, StepCharges
 from core.policy.limits import Limits
 from core.policy.prices import PriceBook
 from core.policy.settings import PolicySettings
+from core.policy.spare_service import SpareService
 from core.request import Request
 from core.tenancy import NUM_CLASSES, TrafficClass
 
@@ -46,7 +53,8 @@ class Shares:
         self._set_windows()
         self._behind: dict[int, int] = {}  # by flow that has come to rest, in virtual service
         self._is_stale = False  # charged since V was worked out
-        self._serviceable: Mask = np.zeros((0, NUM_CLASSES), np.bool_)  # at that time
+        self._under_way: dict[int, Sequence[int]] = {}  # by replica: flows with a prompt left over
+        self._spare = SpareService()
         self._held: dict[int, tuple[int, int]] = {}  # by replica: steps, and their charges
         self._step = StepCharges()
 
@@ -77,8 +85,6 @@ class Shares:
         self._tenants.resize([self.limits.tenant(n).weight if n else others for n in names])
         missing = len(names) * NUM_CLASSES - len(self.charged)
         self.charged = np.concatenate([self.charged, np.zeros(missing, np.int64)])
-        added = np.zeros((missing // NUM_CLASSES, NUM_CLASSES), np.bool_)
-        self._serviceable = np.concatenate([self._serviceable, added])
 
     def wake(self, flow: int) -> None:
         """A flow is about to have a waiting request and has none."""
@@ -93,6 +99,7 @@ class Shares:
     def started(self, request: Request) -> None:
         """Open its account."""
         self.ledger.started(request)
+        self._spare.started(request)
 
     def stopped(self, request: Request) -> None:
         """Close its account."""
@@ -111,7 +118,9 @@ class Shares:
         """Forget what the step that is being filled was to cost `request`: it has left the step."""
         taken_back = self._step.take_back(request, self.ledger)
         if taken_back is not None:
-            self._pay(request.flow, -taken_back.units)
+            row, context = self.ledger.row(request), taken_back.charged_tokens
+            counts = not self._spare.has(request.replica, row, context)
+            self._pay(request.flow, -taken_back.units, counts=counts)
             self.system_charged -= taken_back.redone
             self._count(-taken_back.units - taken_back.redone)
 
@@ -147,7 +156,11 @@ class Shares:
             self.system_charged += system
             self._count(system)
             units = np.where(redone, 0.0, units)
-        self._count(self._pay_all(np.bincount(flows, units, len(self.charged)).astype(np.int64)))
+        amounts = counted = _by_flow(flows, units, len(self.charged))
+        spared = self._spare.of(replica, decodes)
+        if spared is not None:
+            counted = _by_flow(flows, np.where(spared, 0.0, units), len(self.charged))
+        self._count(self._pay_all(amounts, counted))
 
     def charge_prefill(self, request: Request, context: int, num_tokens: int) -> None:
         """Charge computed prompt tokens; those charged before to the system."""
@@ -165,9 +178,13 @@ class Shares:
         self._flows.charge(request, units)
         self._pay(request.flow, units)
 
-    def close(self, step: Step) -> None:
-        """End a step: what it holds stays charged, and so is, now and then, the memory held."""
+    def close(self, step: Step, under_way: Sequence[int]) -> None:
+        """End a step, which left prompts of the flows `under_way` unfinished: what it holds stays
+        charged, and so is, now and then, the memory held.
+        """
         replica = step.replica
+        self._under_way[replica] = under_way
+        self._spare.filled(replica, step.decodes(), _any_tenant(self._wanting()))
         steps, charges = self._held.get(replica, (0, 0))
         steps, charges = steps + 1, charges + self._step.total
         self._step = StepCharges()
@@ -178,8 +195,7 @@ class Shares:
 
     def advance(self, serviceable: Mask) -> None:
         """Work V out for both levels: which flows could use more, bool[flows]."""
-        self._serviceable = serviceable.reshape(-1, NUM_CLASSES)
-        self._classes.advance(self._tenants.advance(self._serviceable))
+        self._classes.advance(self._tenants.advance(serviceable.reshape(-1, NUM_CLASSES)))
         self._is_stale = False
 
     def tenants_within(self) -> Mask:
@@ -229,7 +245,11 @@ class Shares:
 
     def class_leads(self) -> Charges:
         """Return the same for classes among each other, int64[classes]."""
-        return np.array([self._classes.lag(c) // PRECISION for c in TrafficClass], np.int64)
+        return np.array([self.class_lead(c) for c in TrafficClass], np.int64)
+
+    def class_lead(self, traffic_class: int) -> int:
+        """Return by how many units a class is ahead of the least served one."""
+        return self._classes.lag(traffic_class) // PRECISION
 
     def check_integrity(self) -> None:
         """Assert that no charge was lost and everything that runs has an account."""
@@ -250,13 +270,22 @@ class Shares:
     def _catch_up(self) -> None:
         """Let V follow what was served since the last step that had a choice."""
         running = self._flows.by_class(self._flows.num_running) > 0
-        waiting = self._flows.by_class(self._flows.num_waiting) > 0
-        waiting |= running & self._serviceable  # probably with a prompt under way
-        some_wait = _any_tenant(waiting)
-        self._tenants.advance(np.where(some_wait, waiting, running))
-        classes = some_wait if some_wait.any() else _any_tenant(running)
+        wanting = self._wanting()
+        some_want = _any_tenant(wanting)
+        self._tenants.advance(wanting)
+        self._tenants.level(running & ~some_want)
+        self._behind = {f: lag for f, lag in self._behind.items() if some_want[f % NUM_CLASSES]}
+        classes = some_want if some_want.any() else _any_tenant(running)
         self._classes.advance(np.flatnonzero(classes).tolist())
         self._is_stale = False
+
+    def _wanting(self) -> Mask:
+        """Return who has requests waiting or prompts under way, bool[tenants, classes]."""
+        wanting = self._flows.num_waiting > 0
+        for flows in self._under_way.values():
+            for flow in flows:
+                wanting[flow] |= self._flows.num_running[flow] > 0
+        return self._flows.by_class(wanting)
 
     def _charge_residency(self, load: ReplicaLoad, charges: int) -> None:
         """Charge each flow for the blocks its requests hold; all who share a block pay for it."""
@@ -265,30 +294,41 @@ class Shares:
             return
         flows = rows.tenant_index * NUM_CLASSES + rows.traffic_class
         held = np.bincount(flows, rows.num_blocks, len(self.charged))
-        self.total_charged += self._pay_all((held * price).astype(np.int64))
+        amounts = (held * price).astype(np.int64)
+        self.total_charged += self._pay_all(amounts, amounts)
 
-    def _pay(self, flow: int, units: int) -> None:
+    def _pay(self, flow: int, units: int, *, counts: bool = True) -> None:
+        """Charge a flow; `counts`: against its tenant's share, too."""
         self.charged[flow] += units
         tenant, traffic_class = divmod(flow, NUM_CLASSES)
         self._classes.charge(traffic_class, units)
-        self._tenants.charge(tenant, traffic_class, units)
+        if counts:
+            self._tenants.charge(tenant, traffic_class, units)
         self._is_stale = True
 
-    def _pay_all(self, amounts: Charges) -> int:
-        """Charge all flows, int64[flows]; return the sum."""
+    def _pay_all(self, amounts: Charges, counted: Charges) -> int:
+        """Charge all flows, and `counted` of it against their tenants' shares, both int64[flows];
+        return the sum.
+        """
         self.charged += amounts
-        table = amounts.reshape(-1, NUM_CLASSES)
-        by_class: list[int] = np.add.reduce(table, axis=0).tolist()
+        by_class: list[int] = np.add.reduce(amounts.reshape(-1, NUM_CLASSES), axis=0).tolist()
         for traffic_class, units in enumerate(by_class):
             self._classes.charge(traffic_class, units)
         total = sum(by_class)
-        self._tenants.charge_all(table, total)
+        self._tenants.charge_all(counted.reshape(-1, NUM_CLASSES), total)
         self._is_stale = True
         return total
 
     def _count(self, units: int) -> None:
         self.total_charged += units
         self._step.total += units
+
+
+def _by_flow(
+    flows: npt.NDArray[np.int32], units: npt.NDArray[np.float64], num_flows: int
+) -> Charges:
+    """Return Σ `units`, [n], of each flow, int64[num_flows]."""
+    return np.bincount(flows, units, num_flows).astype(np.int64)
 
 
 def _any_tenant(table: Mask) -> Mask:

@@ -161,6 +161,32 @@ def test_among_those_outside_their_windows_the_least_served_goes_on() -> None:
     assert contenders.next() is rich
 
 
+def test_where_nothing_is_promised_the_least_served_goes_first() -> None:
+    """Within the windows too, whoever came first; of what is promised that which is due first."""
+    rig = Rig()
+    rich, poor, promised = rig.waits(1), rig.waits(2), rig.waits(3)
+    rig.policy.remove(promised)
+    promised.ttft_deadline_ns = 10**12
+    rig.policy.add(promised)
+    shares = rig.policy._shares
+    for request, units in ((rich, 2000), (promised, 5000)):
+        shares._pay(request.flow, units)
+    contenders = rig.open()
+    turns = [block(contenders, Blocked.ELSEWHERE) for _ in range(3)]
+    assert turns == [promised, poor, rich]
+    assert all(shares.is_within(each.flow) for each in turns)
+
+
+def test_of_classes_without_promises_the_least_served_goes_first() -> None:
+    """Then the one whose request came first."""
+    rig = Rig()
+    standard, batch, interactive = (rig.waits(1, c) for c in (STANDARD, BATCH, INTERACTIVE))
+    rig.policy._shares._classes.charge(STANDARD, 1000)
+    contenders = rig.open()
+    turns = [block(contenders, Blocked.ELSEWHERE) for _ in range(3)]
+    assert turns == [batch, interactive, standard]
+
+
 def test_a_reserve_acts_for_who_has_used_half_of_its_promise() -> None:
     """Before, deadlines decide: it would make others late for nothing (P6)."""
     rig = Rig(interactive=ClassConfig(reserved_step_fraction=0.5, ttft_ms=2000))

@@ -173,6 +173,20 @@ def test_groups_do_not_touch_each_other() -> None:
     assert made.floor.tolist() == [0, 27 * PRECISION]
 
 
+def test_whoever_had_what_it_wanted_is_level() -> None:
+    """Where nobody could use more, those that run are where the most served of them is, and who
+    comes later with them; other groups stay.
+    """
+    made = table(1.0, 1.0, 1.0, num_groups=2)
+    for child, amount in ((0, 30), (1, 20), (2, 90)):
+        made.charge(child, 0, amount)
+        made.charge(child, 1, amount)
+    made.level(np.array([[True, False], [True, False], [False, False]]))
+    made.wake(2, 0)
+    assert [made.lag(child, 0) for child in range(3)] == [0, 0, 60 * PRECISION]
+    assert [made.lag(child, 1) // PRECISION for child in range(3)] == [30, 20, 90]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_two_that_could_always_use_more_stay_within_the_bound(seed: int) -> None:
     """Whoever within the window is chosen, |Δv_f − Δv_g| ≤ 2·window + the largest charges."""

@@ -93,7 +93,7 @@ def test_who_leaves_the_step_takes_its_charges_along() -> None:
     rig = Rig()
     decoding, prompt = rig.runs(1), rig.runs(2)
     rig.decode(decoding)
-    rig.shares.close(PolicyStep(None))  # type: ignore[arg-type]
+    rig.shares.close(PolicyStep(None), ())  # type: ignore[arg-type]
     decoding.num_output_tokens = 1
     rig.decode(decoding)
     rig.shares.charge_prefill(prompt, 0, 7)
@@ -123,7 +123,7 @@ def test_a_refund_moves_all_charges_of_a_request_to_the_system() -> None:
     request = rig.runs(1)
     rig.shares.charge_prefill(request, 0, 50)
     rig.decode(request)
-    rig.shares.close(PolicyStep(None))  # type: ignore[arg-type]
+    rig.shares.close(PolicyStep(None), ())  # type: ignore[arg-type]
     rig.stops(request)
     rig.shares.refund(request)
     rig.shares.refund(request)
@@ -138,7 +138,7 @@ def test_held_memory_is_charged_by_the_share_of_the_pool() -> None:
         request.num_output_tokens = step_number
         step = HoldingStep([request], idle)
         rig.shares.charge_decodes(0, step.decodes())
-        rig.shares.close(step)
+        rig.shares.close(step, ())
     assert rig.charged(1) == 2000 * RESIDENCY_STEPS
     assert rig.charged(2) == int(0.25 * 0.2 * 2000 * RESIDENCY_STEPS)
 
@@ -175,9 +175,46 @@ def test_a_tenant_that_returns_has_saved_nothing_up() -> None:
     for step_number in range(10):
         busy.num_output_tokens = step_number
         rig.decode(busy)
-        rig.shares.close(PolicyStep(None))  # type: ignore[arg-type]
+        rig.shares.close(PolicyStep(None), ())  # type: ignore[arg-type]
     rig.shares.wake(idle.flow)
     assert rig.shares.over_share(idle.flow) == rig.shares.over_share(busy.flow)
+
+
+def test_who_had_more_while_nobody_waited_owes_nothing_for_it() -> None:
+    """Two run with all they want; whoever was served less has nothing to catch up with."""
+    rig = Rig()
+    more, less = rig.runs(1), rig.runs(2)
+    rig.shares.charge_prefill(more, 0, 40)
+    rig.shares.charge_prefill(less, 0, 3)
+    rig.shares.wake(less.flow)
+    assert rig.shares.over_share(more.flow) == rig.shares.over_share(less.flow) == 0
+
+
+def test_a_prompt_under_way_keeps_tenants_apart() -> None:
+    """Whoever has one could use more: the other is ahead of it."""
+    rig = Rig()
+    more, less = rig.runs(1), rig.runs(2)
+    rig.shares.charge_prefill(more, 0, 40)
+    rig.shares.charge_prefill(less, 0, 3)
+    rig.shares.close(PolicyStep(None), (less.flow,))  # type: ignore[arg-type]
+    rig.shares.wake(more.flow)
+    assert rig.shares.over_share(more.flow) == 37_000
+
+
+def test_decodes_that_began_while_nobody_waited_are_charged_and_do_not_count() -> None:
+    """Also when one of them leaves the step that it was charged in."""
+    rig = Rig()
+    spared, other = rig.runs(1), rig.runs(2)
+    step = PolicyStep(None, decoding=[spared])  # type: ignore[arg-type]
+    rig.shares.close(step, ())
+    rig.shares.close(step, (other.flow,))
+    rig.decode(spared, other)
+    virtual = rig.shares._tenants.virtual[:, STANDARD].tolist()
+    assert (rig.charged(1), rig.charged(2)) == (2000, 2000)
+    assert virtual[1] < virtual[2]
+    rig.stops(spared)
+    assert rig.charged(1) == 0
+    assert rig.shares._tenants.virtual[:, STANDARD].tolist() == virtual
 
 
 def test_who_has_not_appeared_is_not_the_heaviest() -> None:
