@@ -30,7 +30,7 @@ class Histogram:
         self.counts: npt.NDArray[np.uint64] = np.zeros((num_rows, self._width), np.uint64)
         self.sums: npt.NDArray[np.float64] = np.zeros(num_rows, np.float64)
         self._cells = self.counts.reshape(-1).data
-        self._totals = self.sums.data
+        self._totals: Any = self.sums.data  # mypy knows memoryviews of integers only
 
     @property
     def count(self) -> int:

@@ -160,8 +160,9 @@ TENANT_FAMILIES: tuple[Family, ...] = (
     TENANT_REJECTIONS,
     *(each.family for each in (TENANT_QUEUE_TIME, *TENANT_TIMES)),
 )
-CLASS_FAMILIES: tuple[Family, ...] = tuple(
-    each.family for each in (*CLASS, CLASS_QUEUE_TIME, *CLASS_TIMES)
+CLASS_FAMILIES: tuple[Family, ...] = (
+    *(each.family for each in CLASS),
+    *(each.family for each in (CLASS_QUEUE_TIME, *CLASS_TIMES)),
 )
 
 

@@ -29,7 +29,7 @@ NOT_COUNTED = ("last_reclaim_ns", "cancel_reclaim_steps_max")
 
 def flat(record: Any, prefix: str = "") -> dict[str, np.ndarray[Any, Any]]:
     """Return every number of a page by its path."""
-    found = {}
+    found: dict[str, np.ndarray[Any, Any]] = {}
     for name in record.dtype.names:
         value = record[name]
         if value.dtype.names:

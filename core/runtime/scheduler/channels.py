@@ -40,11 +40,14 @@ class SchedulerChannels:
 
     def rings(self) -> Iterator[tuple[str, FrameStatistics]]:
         """Yield the statistics of every ring, by the name of its segment."""
-        for kind, ends in (
-            ("plans", self.plans), ("results", self.results), ("outputs", self.outputs),
-        ):  # fmt: skip
-            for index, end in enumerate(ends):
-                yield f"{kind}.{index}", end.statistics()
+        ends: dict[str, Sequence[FrameSender | FrameReceiver]] = {
+            "plans": self.plans,
+            "results": self.results,
+            "outputs": self.outputs,
+        }
+        for kind, rings in ends.items():
+            for index, ring in enumerate(rings):
+                yield f"{kind}.{index}", ring.statistics()
 
 
 def attach_scheduler(
