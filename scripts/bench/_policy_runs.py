@@ -128,15 +128,7 @@ class Runs:
 def simulate(point: Point, trace: Trace) -> Figures:
     """Run one point and return what is kept of it."""
     load = LOADS[point.load](point, trace)
-    hardware = HARDWARE[load.machine]
-    settings = SimulationSettings(
-        engine=engine_settings(point, load),
-        hardware=hardware,
-        num_blocks=(load.kv_tokens or hardware.kv_tokens) // BLOCK_SIZE,
-        max_tokens=load.max_tokens if point.policy.startswith("headrace") else 0,
-        noise=NoiseSettings(point.sigma),
-        seed=point.seed,
-    )
+    settings = settings_of(point, load)
     outcome = carried_out(point, load, settings)
     kept = kept_figures(outcome)
     if point.spared:
@@ -144,8 +136,21 @@ def simulate(point: Point, trace: Trace) -> Figures:
         arrival_ns = load.workload.arrival_ns[point.spared - 1]
         kept["spared_in_time"] = bool(first_s <= (load.spared_deadline_ns - arrival_ns) / NS_PER_S)
     if point.load == "tiers" and point.policy == "headrace":
-        kept["most_kept"] = most_promises_kept(load.workload, hardware, LARGEST_STEP)
+        kept["most_kept"] = most_promises_kept(load.workload, settings.hardware, LARGEST_STEP)
     return kept
+
+
+def settings_of(point: Point, load: Load) -> SimulationSettings:
+    """Return the machine and the engine of a point."""
+    hardware = HARDWARE[load.machine]
+    return SimulationSettings(
+        engine=engine_settings(point, load),
+        hardware=hardware,
+        num_blocks=(load.kv_tokens or hardware.kv_tokens) // BLOCK_SIZE,
+        max_tokens=load.max_tokens if point.policy.startswith("headrace") else 0,
+        noise=NoiseSettings(point.sigma),
+        seed=point.seed,
+    )
 
 
 def carried_out(point: Point, load: Load, settings: SimulationSettings) -> Outcome:
