@@ -1,10 +1,21 @@
 """Frames become rates, quantiles and trends, over restarts and gaps."""
 
+import gc
+
 import msgspec
 import pytest
 
-from dashboard.frame import ClassFrame, Frame, Histogram, Liveness, TenantFrame, Totals
+from dashboard.frame import (
+    ClassFrame,
+    Frame,
+    Histogram,
+    Liveness,
+    ProcessFrame,
+    TenantFrame,
+    Totals,
+)
 from dashboard.history import MAX_FRAMES, MAX_SAMPLES, History, View
+from dashboard.journal import MAX_ENTRIES, Journal
 from dashboard.quantiles import quantile, share_within, since
 from ipc.pages import LATENCY_BUCKETS_S
 
@@ -75,12 +86,26 @@ def test_a_silent_engine_has_a_gap_in_its_trends() -> None:
     assert [sample.generated is None for sample in view.samples[-2:]] == [True, True]
 
 
+@pytest.mark.slow
 def test_nothing_grows_without_end() -> None:
-    """After hours there are as many samples as after ten minutes."""
-    history = History()
-    for t in range(3 * MAX_SAMPLES):
-        view = history.push(frame(float(t), t))
-    assert len(view.samples) == MAX_SAMPLES
+    """After ten hours, with a death a minute, there are as many objects as after one."""
+    history, journal = History(), Journal()
+    process = ProcessFrame("http.0", 1, 1, "running", "idle", 0, 0.1)
+
+    def pass_an_hour(hour: int) -> int:
+        for t in range(3600 * hour, 3600 * (hour + 1)):
+            dying = msgspec.structs.replace(process, epoch=1 + t // 60)
+            seen = frame(float(t), t, processes=(dying,))
+            journal.look(seen)
+            view = history.push(seen)
+        assert len(view.samples) == MAX_SAMPLES
+        assert len(journal.entries()) <= MAX_ENTRIES
+        del dying, seen, view
+        gc.collect()
+        return len(gc.get_objects())
+
+    counts = [pass_an_hour(hour) for hour in range(10)]
+    assert counts[-1] <= counts[MAX_ENTRIES // 60 + 1] + 10, counts
 
 
 def test_refusals_are_those_of_the_last_seconds() -> None:

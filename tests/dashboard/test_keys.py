@@ -1,64 +1,20 @@
 """Every key does what the help says, in a small and in a large terminal."""
 
-import asyncio
 import csv
 import json
-from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
 
-from dashboard.keymap import APP_KEYS, SCREENS, TABLE_KEYS
+from dashboard.keymap import SCREENS
 from dashboard.recording import Recording, RecordingWriter
-from dashboard.screens.base import DashboardScreen, TableScreen
-from dashboard.source.base import Source
+from dashboard.screens.base import TableScreen
 from dashboard.source.replay import ReplaySource
 from dashboard.tables.tenants import TenantRow
-from tests.support.dashboard import LARGE, SMALL, Stage, StageClock, demo, on_stage
+from tests.support.dashboard import Play, Stage, table_of
 
 pytestmark = pytest.mark.slow
-
-
-class Play(Protocol):
-    """Runs one play on a stage of one size."""
-
-    def __call__(
-        self,
-        acts: Callable[[Stage], Awaitable[None]],
-        source: Callable[[StageClock], Source] = demo,
-        *,
-        readonly: bool = False,
-        folder: Path = Path(),
-        recorder: RecordingWriter | None = None,
-    ) -> None:
-        """Run it to its end."""
-
-
-@pytest.fixture(params=[SMALL, LARGE], ids=["80x24", "120x40"])
-def play(request: pytest.FixtureRequest) -> Play:
-    """Return what runs a play in a small or a large terminal."""
-
-    def run(
-        acts: Callable[[Stage], Awaitable[None]],
-        source: Callable[[StageClock], Source] = demo,
-        **options: Any,
-    ) -> None:
-        async def perform() -> None:
-            async with on_stage(request.param, source, **options) as stage:
-                await acts(stage)
-
-        asyncio.run(perform())
-
-    return run
-
-
-def table_of(stage: Stage) -> list[str]:
-    """Return the rows of the table on the screen, as text."""
-    page = stage.app.pages[stage.app.page_name]
-    assert isinstance(page, TableScreen)
-    return page.table_view.text.split("\n")[1:]
 
 
 def first_words(stage: Stage) -> list[str]:
@@ -77,6 +33,18 @@ def test_numbers_and_tab_go_to_screens(play: Play) -> None:
         assert "[1 overview]" in stage.lines[1]
         await stage.press("shift+tab")
         assert "[6 events]" in stage.lines[1]
+
+    play(acts)
+
+
+def test_promises_are_held_against_what_came(play: Play) -> None:
+    """By class, with what keeping them costs, and by tenant."""
+
+    async def acts(stage: Stage) -> None:
+        await stage.press("5")
+        assert "IN TIME" in stage.text
+        assert "WHAT IT COSTS" in stage.text
+        assert "BROKEN" in stage.text
 
     play(acts)
 
@@ -163,6 +131,12 @@ def test_the_cursor_stays_with_its_row(play: Play) -> None:
         assert table_of(stage)[11].startswith(">")
         await stage.press("home")
         assert table_of(stage)[0].startswith(">")
+        await stage.press("3")
+        await stage.until_shown("demo-")
+        await stage.press("pagedown")
+        assert not any(row.startswith(">") for row in table_of(stage)[:8])
+        await stage.press("pageup")
+        assert table_of(stage)[0].startswith(">")
 
     play(acts)
 
@@ -198,100 +172,6 @@ def test_enter_goes_from_a_tenant_to_its_requests_to_one_of_them(play: Play) -> 
         await stage.until_shown("requests of all tenants")
 
     play(acts)
-
-
-def test_x_cancels_a_request_after_a_question(play: Play) -> None:
-    """n is no; y is yes, and the events say that it was done from here."""
-
-    async def acts(stage: Stage) -> None:
-        await stage.press("3")
-        await stage.pass_time(1.0)
-        await stage.until_shown("demo-")
-        await stage.press("x")
-        await stage.until_shown("Cancel request")
-        await stage.press("n")
-        assert "Cancel request" not in stage.text
-        await stage.press("x")
-        await stage.until_shown("Cancel request")
-        await stage.press("y")
-        await stage.until_shown("cancelled  1")
-        await stage.press("6", "slash", *"command")
-        await stage.until_shown("cancel")
-
-    play(acts)
-
-
-def test_colon_gives_a_command_that_was_typed_whole(play: Play) -> None:
-    """It is asked whether it is meant; then the tenant is paused."""
-
-    async def acts(stage: Stage) -> None:
-        await stage.press("2", "colon", *"pause acme", "enter")
-        await stage.until_shown("Pause tenant acme?")
-        await stage.press("y")
-        await stage.until(lambda: "Pause tenant acme?" not in stage.text)
-        await stage.pass_time(1.0)
-        assert any("acme" in row and "paused" in row for row in table_of(stage))
-
-    play(acts)
-
-
-def test_the_palette_asks_for_what_is_missing(play: Play) -> None:
-    """A command without its arguments opens a form; a wrong value is named in it."""
-
-    async def acts(stage: Stage) -> None:
-        await stage.press("colon", *"set", "enter")
-        await stage.until_shown("Change a setting")
-        await stage.press(*"tenants.acme.weight", "enter")
-        await stage.until_shown("is required")
-        await stage.press(*"3.5", "enter")
-        await stage.until_shown("Set path tenants.acme.weight, value 3.5?")
-        await stage.press("y")
-        await stage.press("2")
-        await stage.pass_time(1.0)
-        assert any("acme" in row and "3.5" in row for row in table_of(stage))
-
-    play(acts)
-
-
-def test_the_palette_completes_and_can_be_given_up(play: Play) -> None:
-    """Tab writes the chosen command, the arrows choose, Escape closes."""
-
-    async def acts(stage: Stage) -> None:
-        await stage.press("colon", *"eve", "tab")
-        assert "events" in stage.text
-        await stage.press("enter")
-        await stage.until_shown("total")
-        await stage.press("escape", "colon", "escape")
-        assert "[1 overview]" in stage.text
-
-    play(acts)
-
-
-def test_a_typing_error_is_told(play: Play) -> None:
-    """Neither a wrong command nor a wrong argument is given."""
-
-    async def acts(stage: Stage) -> None:
-        await stage.press("colon", *"explode now", "enter")
-        await stage.until_shown("there is no command 'explode'")
-        await stage.press("colon", *"requests --limit many", "enter")
-        await stage.until_shown("is not an integer")
-
-    play(acts)
-
-
-def test_readonly_gives_no_command_that_changes_anything(play: Play) -> None:
-    """They are not listed, and refused when typed; looking is allowed."""
-
-    async def acts(stage: Stage) -> None:
-        assert "READONLY" in stage.lines[0]
-        await stage.press("colon")
-        assert "shutdown" not in stage.text
-        await stage.press(*"pause acme", "enter")
-        await stage.until_shown("read-only")
-        await stage.press("colon", *"events", "enter")
-        await stage.until_shown("total")
-
-    play(acts, readonly=True)
 
 
 def test_e_writes_the_table_and_shift_e_everything(play: Play, tmp_path: Path) -> None:
@@ -341,35 +221,11 @@ def test_t_changes_the_colours(play: Play) -> None:
     play(acts)
 
 
-def test_help_scrolls_and_closes(play: Play) -> None:
-    """It tells the columns of the screen it was asked on."""
-
-    async def acts(stage: Stage) -> None:
-        await stage.press("6", "question_mark")
-        assert "Freeze" in stage.text
-        await stage.press("pagedown", "pagedown", "pagedown")
-        assert "compared" in stage.text
-        await stage.press("escape")
-        assert "[6 events]" in stage.text
-
-    play(acts)
-
-
 def test_q_quits(play: Play) -> None:
     """From any screen."""
 
     async def acts(stage: Stage) -> None:
         await stage.press("4", "q")
-        assert stage.app._exit
-
-    play(acts)
-
-
-def test_ctrl_c_quits_from_a_dialog(play: Play) -> None:
-    """Whatever is open."""
-
-    async def acts(stage: Stage) -> None:
-        await stage.press("colon", "p", "ctrl+c")
         assert stage.app._exit
 
     play(acts)
@@ -391,22 +247,6 @@ def test_the_mouse_sorts_moves_and_changes_screens(play: Play) -> None:
         await stage.until_shown("[3 requests]")
 
     play(acts)
-
-
-def test_every_key_of_the_keymap_is_bound() -> None:
-    """What the help says can be pressed."""
-    bound = {key for binding in _bindings(TableScreen) for key in binding.split(",")}
-    wanted = {name for key in (*APP_KEYS, *TABLE_KEYS) for name in key.keys.split(",")}
-    assert wanted <= bound
-
-
-def _bindings(screen: type[DashboardScreen]) -> list[str]:
-    return [
-        binding.key
-        for kind in screen.__mro__
-        for binding in vars(kind).get("BINDINGS", [])
-        if hasattr(binding, "key")
-    ]
 
 
 def test_a_recording_can_be_stopped_and_scrubbed(play: Play, tmp_path: Path) -> None:
@@ -437,6 +277,8 @@ def test_a_recording_can_be_stopped_and_scrubbed(play: Play, tmp_path: Path) -> 
         assert source.position_s == pytest.approx(place_s)
         await stage.press("left_curly_bracket")
         assert source.position_s == 0
+        await stage.press("right_curly_bracket")
+        assert source.position_s == source.length_s
         await stage.press("colon")
         await stage.until_shown("a recording takes no commands")
 

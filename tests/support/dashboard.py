@@ -1,15 +1,17 @@
 """The dashboard on a stage: a made-up engine on a clock that only moves when told to, and eyes."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from textual.pilot import Pilot
 
 from dashboard.app import DashboardApp, Options
 from dashboard.format import UNICODE, Glyphs
 from dashboard.recording import RecordingWriter
+from dashboard.screens.base import TableScreen
 from dashboard.source.base import Source
 from dashboard.source.demo import DemoSource
 
@@ -86,6 +88,21 @@ def demo(clock: StageClock, num_tenants: int = 12, seed: int = 1) -> DemoSource:
     return DemoSource(seed, num_tenants, clock.monotonic_s, clock.wall_s)
 
 
+class Play(Protocol):
+    """Runs one play on a stage of one size."""
+
+    def __call__(
+        self,
+        acts: Callable[[Stage], Awaitable[None]],
+        source: Callable[[StageClock], Source] = demo,
+        *,
+        readonly: bool = False,
+        folder: Path = Path(),
+        recorder: RecordingWriter | None = None,
+    ) -> None:
+        """Run it to its end."""
+
+
 @asynccontextmanager
 async def on_stage(
     size: tuple[int, int] = SMALL,
@@ -104,3 +121,10 @@ async def on_stage(
         stage = Stage(app, pilot, clock)
         await stage.pass_time(16.0)
         yield stage
+
+
+def table_of(stage: Stage) -> list[str]:
+    """Return the rows of the table on the screen, as text."""
+    page = stage.app.pages[stage.app.page_name]
+    assert isinstance(page, TableScreen)
+    return page.table_view.text.split("\n")[1:]

@@ -1,0 +1,148 @@
+"""Whether an engine is slower while it is looked at: throughput with and without a dashboard and
+ten control calls a second, in pairs of windows whose order changes.
+
+The dashboard of the windows without is stopped, not ended, and ten calls a second are not given, so
+that a window begins at once. Throughput is what the executor has computed between two stamps of its
+own page. The interval is Student's, of the logarithms of the pairs' ratios.
+"""
+
+import asyncio
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dashboard.control_client import ControlClient
+from dashboard.source.base import ControlError
+from ipc.board import BoardReader
+from ipc.pages import EXECUTOR_PAGE
+from ipc.segment import Segment
+from scripts.bench import _report as report
+from scripts.bench._dashboard_load import under_load, writers
+from scripts.bench._dashboard_terminal import Terminal, dashboard
+from scripts.bench._engine import Engine, running_engine
+
+SIZE = (120, 40)
+WARM_S = 10.0
+SETTLE_S = 1.0
+CALLS_HERTZ = 10.0
+CALLS = ("status", "tenants", "requests")
+NS_PER_S = 1e9
+STUDENT_975 = {
+    9: 2.262,
+    11: 2.201,
+    13: 2.160,
+    15: 2.131,
+    19: 2.093,
+    21: 2.080,
+    24: 2.064,
+    30: 2.042,
+}
+"""97.5 % points of Student's distribution, by degrees of freedom."""
+BARS = (report.Bar("ratio.low", ">=", 0.97), report.Bar("pairs", ">=", 10))
+
+
+async def pairs(count: int, seconds: float) -> dict[str, Any]:
+    """Return the ratio of throughput with to that without, and what came of the calls."""
+    async with (
+        running_engine("dashboard", ()) as engine,
+        under_load(engine, {"default": ""}, writers),
+    ):
+        await asyncio.sleep(WARM_S)
+        return await asyncio.to_thread(measure, engine, count, seconds)
+
+
+def measure(engine: Engine, count: int, seconds: float) -> dict[str, Any]:
+    """Return the figures of so many pairs of windows."""
+    page = Page(engine)
+    caller = Caller(engine.name)
+    rates: dict[bool, list[float]] = {True: [], False: []}
+    with dashboard(engine.name, SIZE, "2") as terminal:
+        for number in range(count):
+            for is_watched in (number % 2 == 0, number % 2 == 1):
+                rates[is_watched].append(window(page, terminal, caller, seconds, is_watched))
+    ratios = [a / b for a, b in zip(rates[True], rates[False], strict=True)]
+    return {
+        "pairs": count,
+        "watched_tok_s": round(statistics.median(rates[True]), 2),
+        "alone_tok_s": round(statistics.median(rates[False]), 2),
+        "ratio": interval(ratios),
+        "ratios": [round(each, 4) for each in ratios],
+        "calls": caller.calls,
+        "calls_failed": caller.failures,
+    }
+
+
+def window(
+    page: "Page", terminal: Terminal, caller: "Caller", seconds: float, is_watched: bool
+) -> float:
+    """Return tokens a second of one window."""
+    (terminal.go_on if is_watched else terminal.stop)()
+    pass_time(terminal, caller, SETTLE_S, is_watched)
+    tokens, stamp_ns = page.read()
+    pass_time(terminal, caller, seconds, is_watched)
+    later_tokens, later_ns = page.read()
+    return (later_tokens - tokens) * NS_PER_S / (later_ns - stamp_ns)
+
+
+def pass_time(terminal: Terminal, caller: "Caller", seconds: float, is_watched: bool) -> None:
+    """Let time pass: with somebody who looks and asks, or quietly."""
+    end = time.perf_counter() + seconds
+    if not is_watched:
+        time.sleep(seconds)
+    while time.perf_counter() < end:
+        begin = time.perf_counter()
+        caller.call()
+        terminal.drain(max(0.0, 1 / CALLS_HERTZ - (time.perf_counter() - begin)))
+
+
+class Page:
+    """What the executor has computed."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Map its page."""
+        path: Path = engine.run_directory().board("executor.0.0")
+        self._reader = BoardReader(Segment.open(path, readonly=True), EXECUTOR_PAGE)
+
+    def read(self) -> tuple[int, int]:
+        """Return tokens so far, and the moment of which that is true, ns."""
+        snapshot = self._reader.read()
+        return int(snapshot.page["tokens"]), snapshot.stamp_ns
+
+
+class Caller:
+    """Gives control commands that look, one after the other."""
+
+    def __init__(self, name: str) -> None:
+        """Ask the engine `name`."""
+        self.calls = 0
+        self.failures = 0
+        self._client = ControlClient(name, None, "")
+        self._commands = itertools.cycle(CALLS)
+
+    def call(self) -> None:
+        """Give the next one."""
+        self.calls += 1
+        try:
+            self._client.call(next(self._commands), {})
+        except ControlError:
+            self.failures += 1
+
+
+def interval(ratios: Sequence[float]) -> dict[str, float]:
+    """Return the geometric mean of ratios and its 95 % interval."""
+    logs = [math.log(each) for each in ratios]
+    middle, error = statistics.mean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
+    width = student_975(len(logs) - 1) * error
+    low, high = math.exp(middle - width), math.exp(middle + width)
+    return {"mean": round(math.exp(middle), 4), "low": round(low, 4), "high": round(high, 4)}
+
+
+def student_975(freedom: int) -> float:
+    """Return the 97.5 % point for at least 9 degrees of freedom: of the next lower number that is
+    known, which makes intervals rather too wide.
+    """
+    return STUDENT_975[max(known for known in STUDENT_975 if known <= freedom)]

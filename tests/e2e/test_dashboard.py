@@ -1,0 +1,74 @@
+"""`headrace top` beside a real engine: as text, as JSON, recorded and shown again, and stopped."""
+
+import json
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from scripts.bench._dashboard_terminal import Terminal
+from tests.support.engine import Engine, Json, wait_until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+SMALL = (80, 24)
+RECORD_S = 2.0
+
+
+def top(*arguments: str) -> str:
+    """Return what `headrace top` prints, which must succeed and complain of nothing."""
+    command = [sys.executable, "-P", "-m", "frontends.cli.main", "top", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def tenant_of(document: Json) -> Json:
+    """Return the only tenant that has asked for anything."""
+    (row,) = [each for each in document["tenants"] if each["requests"]]
+    found: Json = row
+    return found
+
+
+def test_one_look_shows_what_the_engine_has_done(simulated_engine: Engine) -> None:
+    """As text in 80 columns, and as JSON with the engine's own counts."""
+    simulated_engine.client().complete("hello", max_tokens=5)
+    counted = int(simulated_engine.scheduler_page().page["generated_tokens"])
+    wait_until(lambda: int(simulated_engine.scheduler_page().page["num_running"]) == 0, "the end")
+    text = top("--name", simulated_engine.name, "--once")
+    lines = text.split("\n")
+    assert f"{simulated_engine.name} live" in lines[0]
+    assert max(map(len, lines)) <= SMALL[0]
+    assert any(line.split()[:1] == ["default"] for line in lines)
+    document = json.loads(top("--name", simulated_engine.name, "--once", "--json"))
+    assert document["liveness"] == "live"
+    assert tenant_of(document)["generated_tokens"] >= max(5, counted)
+    assert {each["child"] for each in document["processes"]} == set(simulated_engine.children())
+
+
+def test_what_was_recorded_is_shown_again(simulated_engine: Engine, tmp_path: Path) -> None:
+    """A dashboard in a terminal writes the file; the engine is not needed to look at it."""
+    path = tmp_path / "seen.jsonl"
+    simulated_engine.client().complete("hello", max_tokens=5)
+    terminal = Terminal(SMALL, ["--name", simulated_engine.name, "--record", str(path)])
+    with closing(terminal):
+        wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") > 3, "a few frames")
+        terminal.drain(0.2)
+    document = json.loads(top("--replay", str(path), "--json"))
+    assert document["name"] == simulated_engine.name
+    assert tenant_of(document)["generated_tokens"] >= 5
+    assert simulated_engine.name in top("--replay", str(path), "--once").split("\n")[0]
+
+
+def test_an_engine_does_not_notice_a_dashboard_that_is_stopped(simulated_engine: Engine) -> None:
+    """It answers, and no process of it is restarted."""
+    before = simulated_engine.children()
+    terminal = Terminal(SMALL, ["--name", simulated_engine.name])
+    with closing(terminal):
+        terminal.drain(RECORD_S)
+        terminal.stop()
+        for _ in range(3):
+            simulated_engine.client().complete("hello", max_tokens=5)
+        assert simulated_engine.children() == before
