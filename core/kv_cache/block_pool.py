@@ -12,7 +12,7 @@ Never knows: what is in a block, requests, digests. Every block is of one kind:
 A fenced reference belongs to a request that is gone while a plan in flight still names the block.
 Evictable blocks queue up (`eviction_queue`). Free blocks need no list: the map of kinds is searched
 for runs, because attention over contiguous blocks is measurably faster; the search starts behind
-the last run and leaves room for its growth. Blocks come and go by the request: columns over all of
+the last run, or where blocks were evicted since, and leaves room for growth. Blocks come and go by the request: columns over all of
 its blocks, which are distinct, rather than a step for each.
 """
 
@@ -321,5 +321,6 @@ class BlockPool:
         blocks = self._evictable.pop(max(missing, min(self._eviction_batch, self.num_evictable)))
         self._cached[blocks] = False
         self._set_free(blocks)
+        self._search_from = int(np.minimum.reduce(blocks))  # what was one run may be one again
         evicted: list[int] = blocks.tolist()
         return evicted

@@ -23,6 +23,7 @@ EDGES: Tokens = np.unique(
     np.round(2.0 ** (np.arange(MAX_OCTAVES * BUCKETS_PER_OCTAVE + 1) / BUCKETS_PER_OCTAVE))
 ).astype(np.int64)  # the longest output in each bucket
 BUCKET_OF = EDGES.searchsorted(np.arange(EDGES[-1] + 1)).astype(np.int8)  # of each length
+LONGEST = len(BUCKET_OF) - 1
 MIN_SAMPLES = 16  # with fewer there is no history
 MAX_SAMPLES = 512
 UNKNOWN_TOKENS = 1024  # an output without history, unless the request wants less
@@ -36,6 +37,7 @@ class OutputHistory:
         """Start without any history."""
         self._quantile_of = quantile_of
         self._counts = np.zeros((0, len(EDGES)), np.float32)
+        self._totals: list[float] = []  # of them
         self._lengths = np.zeros((0, len(EDGES)), np.int64)  # the quantile from each bucket on
         self._is_known = np.zeros(0, np.bool_)
 
@@ -45,9 +47,11 @@ class OutputHistory:
             return
         self._make_place(flow)
         counts = self._counts[flow]
-        counts[BUCKET_OF.take(num_output_tokens, mode="clip")] += 1
-        if counts.sum() >= MAX_SAMPLES:
+        counts[BUCKET_OF[min(num_output_tokens, LONGEST)]] += 1
+        self._totals[flow] += 1
+        if self._totals[flow] >= MAX_SAMPLES:
             counts *= 0.5
+            self._totals[flow] *= 0.5
         self._tabulate(flow)
 
     def tabulate(self) -> None:
@@ -71,14 +75,14 @@ class OutputHistory:
         """Return how many more tokens one request will have."""
         if flow >= len(self._is_known) or not self._is_known[flow]:
             return min(UNKNOWN_TOKENS, max_left)
-        length = int(self._lengths[flow, BUCKET_OF.take(num_output_tokens + 1, mode="clip")])
+        length = int(self._lengths[flow, BUCKET_OF[min(num_output_tokens + 1, LONGEST)]])
         return min(max(1, length - num_output_tokens), max_left)
 
     def _tabulate(self, flow: int) -> None:
         """Find, for outputs that reach each bucket, where the quantile of their lengths is."""
-        up_to = np.cumsum(self._counts[flow], dtype=np.float64)
-        if up_to[-1] < MIN_SAMPLES:
+        if self._totals[flow] < MIN_SAMPLES:
             return
+        up_to = self._counts[flow].cumsum(dtype=np.float64)
         before = up_to - self._counts[flow]
         wanted = before + self._quantile_of(flow) * (up_to[-1] - before)
         buckets = np.minimum(up_to.searchsorted(wanted - 1e-6), len(EDGES) - 1)
@@ -92,6 +96,7 @@ class OutputHistory:
             return
         missing += GROWTH
         shape = (missing, len(EDGES))
+        self._totals += [0.0] * missing
         self._counts = np.concatenate([self._counts, np.zeros(shape, np.float32)])
         self._lengths = np.concatenate([self._lengths, np.zeros(shape, np.int64)])
         self._is_known = np.concatenate([self._is_known, np.zeros(missing, np.bool_)])
