@@ -1,6 +1,7 @@
 """Every model family against transformers, through the paged KV cache in chunks."""
 
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cache
@@ -10,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from core.errors import ModelError
 from core.kernels.paged_attention import AttentionBatch
 from core.kernels.selection import Kernels
 from core.models.decoder import Decoder
@@ -20,7 +23,13 @@ from core.models.decoder_weights import load_weights
 from core.models.model_config import read_model_config
 from core.models.weights import WeightFiles
 from tests.support.native_kernels import native_library
-from tests.support.transformers_models import CASES, Case, reference_logits, write_model
+from tests.support.transformers_models import (
+    CASES,
+    Case,
+    change_config,
+    reference_logits,
+    write_model,
+)
 
 BLOCK_SIZE = 8
 CLOSE = 1e-4
@@ -205,3 +214,56 @@ def test_every_feature_has_a_planted_fault() -> None:
     """A feature that is added to the decoder needs a fault that a family notices."""
     planted = {"qkv_bias", "window", *FAULTS}
     assert {f.name for f in fields(Features)} - planted == {"norms_whole_query", "windows"}
+
+
+SPOILT: dict[str, tuple[str, str, str]] = {
+    "a bias that is missing": ("qwen2", "model.layers.1.self_attn.k_proj.bias", "is missing"),
+    "a head norm that is missing": (
+        "qwen3",
+        "model.layers.0.self_attn.q_norm.weight",
+        "is missing",
+    ),
+    "a post norm that is missing": (
+        "gemma2",
+        "model.layers.1.post_feedforward_layernorm.weight",
+        "is missing",
+    ),
+    "joined weights of another shape": (
+        "phi3",
+        "model.layers.0.self_attn.qkv_proj.weight",
+        r"has shape \(3, 5\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("spoilt", SPOILT)
+def test_a_spoilt_checkpoint_is_named(models: Models, tmp_path: Path, spoilt: str) -> None:
+    """What a family has more than others is checked as well: one line names file and tensor."""
+    name, tensor, complaint = SPOILT[spoilt]
+    directory = shutil.copytree(models.directory(name), tmp_path / name)
+    tensors = load_file(directory / "model.safetensors")
+    del tensors[tensor]
+    if "shape" in complaint:
+        tensors[tensor] = torch.ones(3, 5)
+    save_file(tensors, directory / "model.safetensors")
+    with pytest.raises(ModelError, match=rf"model\.safetensors: tensor {tensor} {complaint}"):
+        load_weights(directory, read_model_config(directory), Kernels(None, torch.float32))
+
+
+def test_weights_of_another_family_are_named(models: Models, tmp_path: Path) -> None:
+    """A config.json that calls Qwen3 a Llama does not make it one."""
+    directory = shutil.copytree(models.directory("qwen3"), tmp_path / "qwen3")
+    change_config(directory, model_type="llama")
+    with pytest.raises(ModelError, match=r"_norm\.weight is not part of a Llama model"):
+        load_weights(directory, read_model_config(directory), Kernels(None, torch.float32))
+
+
+def test_shards_of_transformers_are_read(tmp_path: Path) -> None:
+    """A model that transformers saved in several files is the same model."""
+    whole = write_model(tmp_path / "whole", CASES["gemma2"])
+    parts = write_model(tmp_path / "parts", CASES["gemma2"], shard_bytes=60_000)
+    assert len(list(parts.glob("*.safetensors"))) > 2
+    config, token_ids = read_model_config(whole), tokens_of(CASES["gemma2"])
+    assert read_model_config(parts) == config
+    one, other = (chunked_logits(path, token_ids, config) for path in (whole, parts))
+    assert torch.equal(one, other)

@@ -128,6 +128,22 @@ def test_an_integer_tensor_is_named(directory: Path) -> None:
         load(directory)
 
 
+def test_an_fp8_tensor_is_named(directory: Path) -> None:
+    """FP8 numbers without their scales mean nothing; the error says what is taken instead."""
+    change(directory, NORM, torch.ones(64).to(torch.float8_e4m3fn))
+    with pytest.raises(ModelError, match=f"{FILE}: tensor {NORM} .*float8.*bfloat16"):
+        load(directory)
+
+
+@pytest.mark.parametrize("suffix", ["qweight", "qzeros", "weight_scale", "weight_scale_inv"])
+def test_tensors_of_quantized_checkpoints_are_named(directory: Path, suffix: str) -> None:
+    """GPTQ, AWQ and FP8 files are known by their tensors, if config.json does not say it."""
+    name = f"model.layers.0.self_attn.q_proj.{suffix}"
+    change(directory, name, torch.ones(4, dtype=torch.int32))
+    with pytest.raises(ModelError, match=rf"{FILE}: tensor {name} .*quantized"):
+        load(directory)
+
+
 @pytest.mark.parametrize("size", [0, 7, 100, 5000])
 def test_a_truncated_file_is_named(directory: Path, size: int) -> None:
     """A file cut anywhere is refused before any tensor is used."""

@@ -108,15 +108,15 @@ CASES = {
 }
 
 
-def write_model(directory: Path, case: Case, seed: int = 0, **more: object) -> Path:
-    """Write a model of `case` as transformers saves it, random weights by `seed`; float32."""
-    config = AutoConfig.for_model(case.model_type, **{**SMALL, **case.keys, **more})
-    torch.manual_seed(seed)
+def write_model(directory: Path, case: Case, shard_bytes: int = 2**30) -> Path:
+    """Write a model of `case` as transformers saves it, random weights, float32."""
+    config = AutoConfig.for_model(case.model_type, **{**SMALL, **case.keys})
+    torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             weight.copy_(_random_weight(name, weight))
-    model.save_pretrained(directory)
+    model.save_pretrained(directory, max_shard_size=shard_bytes)
     return directory
 
 
