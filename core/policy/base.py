@@ -266,6 +266,12 @@ class WaitingRoom(Protocol):
         """Refuse a waiting `request` that cannot be served as promised."""
         ...
 
+    def hit_tokens(self, request: Request) -> int:
+        """Return how many tokens of a waiting `request` need not be computed, where most is known:
+        the prefix cache of a replica holds them, or its host memory.
+        """
+        ...
+
 
 class Policy(Protocol):
     """Every choice between requests. Methods with a body may be left as they are."""

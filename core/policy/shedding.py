@@ -333,7 +333,7 @@ class Shedding:
     def _advance_replay(self, room: WaitingRoom, now_ns: int) -> None:
         if self._unread:
             chosen, self._unread = self._unread[:PIECE_FLOWS], self._unread[PIECE_FLOWS:]
-            queues = (self._read_flow(flow) for flow in chosen)
+            queues = (self._read_flow(room, flow) for flow in chosen)
             self._read += [each for each in queues if each.queue]
         elif self._replay is None:
             self._replay = FluidReplay(self._replay_settings(now_ns), self._read)
@@ -344,11 +344,11 @@ class Shedding:
             self._judge(verdicts.shares)
             self._refuse(room, verdicts.late, now_ns)
 
-    def _read_flow(self, flow: int) -> FlowQueue:
+    def _read_flow(self, room: WaitingRoom, flow: int) -> FlowQueue:
         tenant = flow // NUM_CLASSES
         weights = self.protection.tenant_weights()
         depth = min(QUEUE_DEPTH, max(1, REPLAY_REQUESTS // len(weights)))
-        waiting = [self._queued(each) for each in self._flows.first(flow, depth)]
+        waiting = [self._queued(room, each) for each in self._flows.first(flow, depth)]
         lead = self._shares.over_share(flow) / self._shares.book.prices.prefill_token
         return FlowQueue(
             flow=flow,
@@ -366,11 +366,11 @@ class Shedding:
             if each.request.flow == flow
         ]
 
-    def _queued(self, request: Request) -> Queued:
+    def _queued(self, room: WaitingRoom, request: Request) -> Queued:
         protected = request in self.protection.protected
         return Queued(
             request=request,
-            num_tokens=request.num_tokens,
+            num_tokens=request.num_tokens - room.hit_tokens(request),
             start_by_ns=due_ns(request),
             deadline_ns=request.ttft_deadline_ns if _has_promise(request) else 0,
             may_be_shed=not protected and self._may_be_predicted(request),

@@ -119,6 +119,12 @@ class Scheduler:
         assert request in self.waiting, request.request_id
         self.finish(request, RequestStatus.FINISHED_SHED, now_ns, rejection=rejection)
 
+    def hit_tokens(self, request: Request) -> int:
+        """Return how many tokens of a waiting `request` need not be computed, where most is known:
+        the prefix cache of a replica holds them, or its host memory.
+        """
+        return max(replica.kv.hit_tokens(request) for replica in self.replicas)
+
     def never_fits(self, request: Request) -> Rejection | None:
         """Return why a waiting `request` can start on none of the pools there are."""
         needed, most = self.routing.needed_blocks(request), self.routing.max_pool_blocks()

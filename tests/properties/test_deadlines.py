@@ -8,6 +8,7 @@
 A failure names the seed of its stream.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import sqrt
 
@@ -23,12 +24,27 @@ from core.simulation.metrics import request_times
 from core.simulation.policies import prepare
 from core.simulation.run import Simulation
 from core.simulation.workload import START_NS, Promise, Workload
-from tests.support.watched_shedding import FAST, PROMISES, stream, watch
+from tests.support.promised_loads import (
+    FAST,
+    PROMISES,
+    TOKENS_PER_S,
+    conversations,
+    crowds,
+    long_prompts,
+    stream,
+    waves,
+)
+from tests.support.watched_shedding import watch
 from tests.support.workloads import make_workload, simulated_settings
 
 SEEDS = range(1, 4)
-LOADS = (0.6, 1.0, 2.0)
-NUM_REQUESTS = 400
+LOADS: dict[str, tuple[Callable[[int], Workload], float]] = {  # and who is protected at the least
+    "light": (lambda seed: stream(seed, 0.6, 300), 0.5),
+    "full": (lambda seed: stream(seed, 1.0, 300), 0.3),
+    "heavy": (lambda seed: stream(seed, 2.0, 300), 0.05),
+    "crowds": (crowds, 0.2),
+    "waves": (waves, 0.02),
+}
 SIGMA = 0.05
 SLOWEST_TOKENS_PER_S = 2000.0  # beside as many decodes as these streams have at once
 
@@ -48,26 +64,24 @@ def wilson_upper(hits: int, trials: int, z: float = 1.645) -> float:
 
 
 def run_seed(seed: int) -> None:
-    """P9 without noise for a short stream of `seed`."""
-    num_kept_promises(seed, LOADS[seed % len(LOADS)], 100)
+    """P9 without noise for a load of `seed`."""
+    check_promises(sorted(LOADS)[seed % len(LOADS)], seed)
 
 
-def num_kept_promises(seed: int, load: float, num_requests: int) -> int:
-    """Run a stream without noise: nobody who is protected misses; return how many there were."""
-    history, policy = watch(stream(seed, load, num_requests, num_tenants=1 + seed % 3))
-    assert misses(history, policy.protected) == [], f"seed {seed}, load {load}"
-    return len(policy.protected)
+def check_promises(name: str, seed: int) -> float:
+    """Run a load without noise: nobody who is protected misses; return the share of them."""
+    workload = LOADS[name][0](seed)
+    history, policy = watch(workload)
+    assert misses(history, policy.protected) == [], f"seed {seed}, load {name}"
+    return len(policy.protected) / len(workload)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("load", LOADS)
-def test_p9_who_is_protected_is_in_time(load: float) -> None:
-    """Without noise nobody misses, and where there is room most are protected."""
-    num_protected = num_requests = 0
-    for seed in SEEDS:
-        num_protected += num_kept_promises(seed, load, NUM_REQUESTS)
-        num_requests += NUM_REQUESTS
-    assert num_protected >= (0.5 if load < 1 else 0.02) * num_requests, num_protected
+@pytest.mark.parametrize("name", LOADS)
+def test_p9_who_is_protected_is_in_time(name: str) -> None:
+    """Without noise nobody misses, and some are protected: most, where there is room."""
+    shares = [check_promises(name, seed) for seed in SEEDS]
+    assert min(shares) >= LOADS[name][1], shares
 
 
 @pytest.mark.slow
@@ -76,7 +90,7 @@ def test_p9_noise_breaks_the_word_to_one_of_a_thousand() -> None:
     late, num_protected = list[tuple[float, int, int]](), 0
     for seed in SEEDS:
         for load in (0.6, 1.0, 2.0):
-            history, policy = watch(stream(seed, load), sigma=SIGMA, seed=seed)
+            history, policy = watch(stream(seed, load, 300), sigma=SIGMA, seed=seed)
             late += [(load, seed, each) for each in misses(history, policy.protected)]
             num_protected += len(policy.protected)
     assert num_protected > 500
@@ -95,17 +109,15 @@ def alone(workload: Workload, index: int, now_ns: int) -> History:
 
 @pytest.mark.slow
 def test_p10_the_infeasible_miss_even_alone() -> None:
-    """Prompts of up to 1.6 s, promised in two, that come in a burst."""
+    """Prompts of half a second to 1.6 s, promised in 0.7, more than there is time for."""
     num_looked_at = 0
     for seed in SEEDS:
         random = np.random.default_rng(seed)
-        rows = [(float(random.integers(0, 300)), int(random.integers(1, 16_000)), 2)] * 1
-        rows += [
-            (float(at), int(random.integers(8_000, 16_000)), 2)
+        rows = [
+            (float(at), int(random.integers(5_000, 16_000)), 2)
             for at in np.sort(random.integers(0, 4000, 60))
         ]
-        rows.sort()
-        promises = {FAST: Promise(1.3, 0.06)}
+        promises = {FAST: Promise(0.7, 0.06)}
         workload = make_workload(rows, classes=[FAST] * len(rows), promises=promises)
         history, _ = watch(workload)
         refused = np.flatnonzero(history.reason == RejectionReason.SHED_INFEASIBLE)
@@ -119,37 +131,46 @@ def test_p10_the_infeasible_miss_even_alone() -> None:
 @pytest.mark.slow
 def test_p10_there_was_no_room_for_the_predicted() -> None:
     """Each replay spares a few of those that were refused, and serves them behind all others, so
-    that nobody has to give up the room they take: how many of them make it?
+    that nobody has to give up the room they take: how many of them make it? In some of the loads
+    most of each prompt is cached.
     """
     num_false, num_spared = 0, 0
-    for seed in (1, 2, 3):
-        workload = stream(seed, 2.0, num_tenants=seed)
-        history, _ = watch(workload, sigma=SIGMA, seed=seed)
-        refused = np.flatnonzero(history.reason == RejectionReason.SHED_PREDICTED)
-        chosen = np.random.default_rng(seed).permutation(refused)[:40]
-        for spared in np.array_split(chosen, 4):
-            ids = frozenset((spared + 1).tolist())
-            again, _ = watch(workload, sigma=SIGMA, seed=seed, spared=ids)
-            num_false += len(ids) - len(misses(again, set(ids)))
-            num_spared += len(ids)
+    for seed in (1, 2):
+        loads = (stream(seed, 2.0, 300, num_tenants=seed), conversations(seed, 1.3, 300))
+        for workload in loads:
+            history, _ = watch(workload, sigma=SIGMA, seed=seed)
+            refused = np.flatnonzero(history.reason == RejectionReason.SHED_PREDICTED)
+            chosen = np.random.default_rng(seed).permutation(refused)[:45]
+            for spared in np.array_split(chosen, 3):
+                ids = frozenset((spared + 1).tolist())
+                again, _ = watch(workload, sigma=SIGMA, seed=seed, spared=ids)
+                num_false += len(ids) - len(misses(again, set(ids)))
+                num_spared += len(ids)
+    assert num_spared > 130
     assert wilson_upper(num_false, num_spared) <= 0.05, (num_false, num_spared)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("load", [1.3, 2.0])
+@pytest.mark.parametrize("load", [1.5, 3.0])
 def test_p14_refusals_are_even_over_lengths(load: float) -> None:
-    """No quarter of lengths is refused more than twice as often as another."""
+    """No quarter of lengths is refused more than twice as often as another, though some prompts
+    take two thirds of their promise.
+    """
     shed, lengths = list[np.ndarray](), list[np.ndarray]()
     for seed in SEEDS:
-        workload = stream(seed, load, 800)
+        workload = long_prompts(seed, load, 600)
         history, _ = watch(workload, sigma=SIGMA, seed=seed)
         shed.append(history.status == RequestStatus.FINISHED_SHED)
         lengths.append(workload.prompt_tokens)
-    refused, prompts = np.concatenate(shed), np.concatenate(lengths)
-    quarter = np.searchsorted(np.quantile(prompts, (0.25, 0.5, 0.75)), prompts)
-    rates = [float(refused[quarter == each].mean()) for each in range(4)]
+    rates = refusals_by_quarter(np.concatenate(shed), np.concatenate(lengths))
     assert min(rates) > 0.02
     assert max(rates) <= 2 * min(rates), rates
+
+
+def refusals_by_quarter(shed: np.ndarray, lengths: np.ndarray) -> list[float]:
+    """Return the share refused in each quarter of lengths, shortest first."""
+    quarter = np.searchsorted(np.quantile(lengths, (0.25, 0.5, 0.75)), lengths)
+    return [float(shed[quarter == each].mean()) for each in range(4)]
 
 
 @pytest.mark.slow
@@ -159,7 +180,7 @@ def test_p14_overtaking_is_bounded() -> None:
     """
     num_overtaken = 0
     for seed in SEEDS:
-        workload = stream(seed, 1.5)
+        workload = stream(seed, 1.5, 300)
         history, _ = watch(workload, sigma=SIGMA, seed=seed)
         started = history.first_start_ns > 0
         for kind in PROMISES:
@@ -178,6 +199,6 @@ def test_a_stream_is_what_it_claims_to_be() -> None:
     """At a load of 1 the machine is about as fast as prompts come."""
     workload = stream(1, 1.0, 2000)
     seconds = float(workload.arrival_ns[-1] - START_NS) / NS_PER_S
-    needed_s = float(workload.prompt_tokens.sum()) / 9000.0
+    needed_s = float(workload.prompt_tokens.sum()) / TOKENS_PER_S
     assert needed_s / seconds == pytest.approx(1.0, abs=0.15)
     assert replace(workload, promises={}).ttft_deadline_ns().max() == 0

@@ -20,8 +20,9 @@ from core.simulation.metrics import request_times
 from core.simulation.workload import Workload
 from core.tenancy import NUM_CLASSES, TrafficClass
 from tests.support.fairness import Ints, limits_of, plain_classes, watched_engine
+from tests.support.promised_loads import stream
 from tests.support.scheduling import make_settings
-from tests.support.watched_shedding import stream, watch
+from tests.support.watched_shedding import watch
 
 SEEDS = range(8)
 NUM_STEPS = 200

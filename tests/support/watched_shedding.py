@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-import numpy as np
-
+from core.engine_core import policy_settings
 from core.policy.headrace import HeadracePolicy
 from core.policy.limits import Limits
 from core.policy.settings import PolicySettings
@@ -13,15 +12,11 @@ from core.simulation.history import History
 from core.simulation.noise import NoiseSettings
 from core.simulation.policies import prepare
 from core.simulation.run import Simulation
-from core.simulation.workload import Promise, Workload
-from core.tenancy import TrafficClass
-from tests.support.workloads import make_workload, simulated_settings
+from core.simulation.workload import Workload
+from tests.support.workloads import simulated_settings
 
-FAST, SLOW = TrafficClass.INTERACTIVE, TrafficClass.STANDARD
-PROMISES = {FAST: Promise(2.0, 0.06), SLOW: Promise(20.0, 0.4)}
 MAX_TOKENS = 4096
 BEHIND_ALL_NS = 1 << 60
-PROMPTS_PER_S = 11.0  # that the round machine computes, of those below
 
 
 class SparingShedding(Shedding):
@@ -74,37 +69,18 @@ def watch(
     spared: frozenset[int] = frozenset(),
     is_calibrated: bool = True,
 ) -> tuple[History, WatchedHeadrace]:
-    """Run `workload` on the round machine to the end."""
+    """Run `workload` on the round machine to the end, with a prefix cache if prompts share any."""
     limits = limits or Limits()
-    settings = simulated_settings(limits=limits, max_model_len=16384, max_num_seqs=256)
+    settings = simulated_settings(
+        limits=limits,
+        max_model_len=16384,
+        max_num_seqs=256,
+        max_num_batched_tokens=MAX_TOKENS,
+        prefix_cache=bool(workload.hash_ids),
+    )
     settings = replace(settings, noise=NoiseSettings(sigma), seed=seed)
     settings, _ = prepare("headrace", settings)
     policy = WatchedHeadrace(
-        PolicySettings(
-            max_num_partial_prefills=64,
-            kv_headroom_fraction=0.0,
-            max_num_seqs=256,
-            max_num_batched_tokens=MAX_TOKENS,
-            limits=limits,
-        ),
-        spared=spared,
-        is_calibrated=is_calibrated,
+        policy_settings(settings.engine), spared=spared, is_calibrated=is_calibrated
     )
     return Simulation(settings, workload, policy).run(), policy
-
-
-def stream(seed: int, load: float, count: int = 400, num_tenants: int = 1) -> Workload:
-    """Return Poisson arrivals of two classes at `load` times of what the machine can do; prompts
-    of 50 to 3,200 tokens, evenly in the logarithm.
-    """
-    random = np.random.default_rng(seed)
-    arrivals = np.cumsum(random.exponential(1000 / PROMPTS_PER_S / load, count))
-    prompts = np.exp(random.uniform(np.log(50), np.log(3200), count)).astype(int)
-    outputs = random.integers(1, 12, count)
-    rows = list(zip(arrivals.tolist(), prompts.tolist(), outputs.tolist(), strict=True))
-    return make_workload(
-        rows,
-        tenants=random.integers(0, num_tenants, count).tolist(),
-        classes=[(FAST, SLOW)[each] for each in random.integers(0, 2, count).tolist()],
-        promises=PROMISES,
-    )
