@@ -35,7 +35,7 @@ def run_seed(seed: int) -> None:
 
 def widest_of_tenants(load: Load) -> Widest:
     """Return how far two tenants of a class came apart at the worst, in terms of the bound."""
-    theta, weights = load.policy.shares.tenant_window, [1.0, *load.weights]
+    theta, weights = load.policy.shares.tenant_window, tenant_weights(load)
     return max(
         (
             widest(tenants_of_class(load.notes, each), f, g, weights, theta, load.grant_units())
@@ -58,6 +58,13 @@ def widest_of_classes(load: Load) -> Widest:
         ),
         key=_share,
     )
+
+
+def tenant_weights(load: Load) -> list[float]:
+    """Return weights by index; the first belongs to nobody, and nobody is not the heaviest, of whom
+    the window is a time of service.
+    """
+    return [min(load.weights), *load.weights]
 
 
 def _share(found: Widest) -> float:
@@ -95,7 +102,7 @@ def test_nobody_who_could_be_served_starves(seed: int) -> None:
 def check_droughts(load: Load, seed: int) -> None:
     """Compare the longest drought of each flow with its bound."""
     shares = load.policy.shares
-    weights, by_class = [1.0, *load.weights], load.class_weights
+    weights, by_class = tenant_weights(load), load.class_weights
     heaviest, heaviest_class = max(weights), max(by_class)
     step_units = shares.book.prices.prefill(load.num_tokens, LONGEST_PROMPT)
     lump = 2 * load.grant_units() + 2 * step_units
