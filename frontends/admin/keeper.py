@@ -19,11 +19,12 @@ from pathlib import Path
 
 from core.errors import StateError
 from core.state_database import FILE_NAME, TENANCY, Connection, open_to_write, transaction
-from frontends.admin.usage import Counters, growth, hour_of, read_counted
+from frontends.admin.usage import HOUR_S, Counters, growth, hour_of, read_counted
 from ipc.directory import DirectorySnapshot
 
 CLOSE_TIMEOUT_S = 2.0
 COMPLAINT_INTERVAL = 60  # failures between two complaints in the log
+MAX_USAGE_AGE_S = 400 * 24 * HOUR_S
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +112,7 @@ class Keeper:
             " ON CONFLICT DO UPDATE SET amount = amount + excluded.amount",
             [(hour_s, *key, amount) for key, amount in grown.items()],
         )
+        connection.execute("DELETE FROM usage WHERE hour_s < ?", (hour_s - MAX_USAGE_AGE_S,))
         connection.execute("DELETE FROM counted WHERE engine != ?", (self._engine,))
         connection.executemany(
             "REPLACE INTO counted VALUES (?, ?, ?, ?)",

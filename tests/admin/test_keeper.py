@@ -87,6 +87,19 @@ def test_usage_grows_by_the_hour_and_over_restarts(start: Start, tmp_path: Path)
     assert used(tmp_path, 11 * HOUR_S) == {ACME: 7}
 
 
+def test_usage_is_kept_for_more_than_a_year(start: Start, tmp_path: Path) -> None:
+    """And not for ever."""
+    CLOCK.time_s = 10.0 * HOUR_S
+    rig = start("one")
+    rig.keep({ACME: 5})
+    CLOCK.time_s += 366 * 24 * HOUR_S
+    rig.keep({ACME: 7})
+    assert used(tmp_path) == {ACME: 7}
+    CLOCK.time_s += 366 * 24 * HOUR_S
+    rig.keep({ACME: 8})
+    assert used(tmp_path) == {ACME: 3}
+
+
 def test_a_page_that_cannot_be_read_once_is_not_counted_again(start: Start, tmp_path: Path) -> None:
     """The counters go on where they stood."""
     rig = start("one")

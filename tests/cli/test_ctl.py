@@ -236,3 +236,26 @@ def test_a_configured_admin_key_comes_from_the_environment(engine: FakeEngine) -
     assert "HEADRACE_ADMIN_KEY" in without.err
     assert given.code == 0
     assert [call.key for call in worker.calls] == ["mine"]
+
+
+def test_a_bundle_is_written_for_its_owner_alone(engine: FakeEngine, tmp_path: Path) -> None:
+    """The whole answer as JSON; the terminal gets the name and size of the file."""
+    answer = {"versions": {"headrace": "1"}, "logs": {"scheduler": ["ü"]}}
+    file = tmp_path / "dump.json"
+    with engine.with_workers(lambda call: ControlReply(call.call_id, answer)):
+        run = inside("ctl", "dump", str(file), "--name", engine.name, "--json")
+    assert (run.code, run.err) == (0, "")
+    assert json.loads(file.read_text(encoding="utf-8")) == answer
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert json.loads(run.out)["file"] == str(file)
+    with engine.with_workers(lambda call: ControlReply(call.call_id, answer)):
+        assert_one_line(inside("ctl", "dump", str(tmp_path), "--name", engine.name), 1)
+
+
+def test_a_grouped_command_is_two_words(engine: FakeEngine) -> None:
+    """`cache drop` is the command `cache-drop`; the group alone is a usage error."""
+    with engine.with_workers(lambda call: ControlReply(call.call_id, {})) as (worker,):
+        run = inside("ctl", "cache", "drop", "--tenant", "acme", "--yes", "--name", engine.name)
+        assert_one_line(inside("ctl", "cache"), 2)
+    assert (run.code, worker.calls[0].command) == (0, "cache-drop")
+    assert worker.calls[0].args == {"tenant": "acme"}
