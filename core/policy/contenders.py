@@ -6,8 +6,9 @@ them. Never knows: how many tokens fit, what a charge is.
     1 strict     classes served before all others, within their caps
     2 reserved   classes that have not had their reserved share of the step and have no time left
     3 window     of all heads within both windows, of class and of tenant, the one that is due
-                 first; where nothing is promised, that of the least served class and tenant; those
-                 that wait for company come after all others
+                 first; where nothing is promised, that of the least served class and tenant; in a
+                 class those go last that had requests refused lately, of the classes those that
+                 wait for company
     4 extension  nobody within the windows can use the step: the least served one that can
 
 At 1 and 2 tenants are within their windows too, as long as any is that can use the step. A reserve
@@ -42,6 +43,7 @@ from core.tenancy import NUM_CLASSES, TrafficClass
 CLOSING = frozenset({Blocked.SEQUENCES, Blocked.DRAINING})
 UNLIMITED = 1 << 40
 TRIES = 4
+CROWDING_LATER_NS = 1 << 60  # added to due times: after all that are promised, before others
 CLAIMING = frozenset({Blocked.MEMORY, Blocked.HEADROOM})
 RESERVE_AFTER = 0.5  # of the promised time to the first token
 OF_CLASS = frozenset({Blocked.CLASS_CAP, Blocked.RESERVE, Blocked.CLAIM})
@@ -137,6 +139,7 @@ class Contenders:
         self._under_way: dict[int, list[Request]] = {}
         for request in sorted(step.prefills(), key=due_ns, reverse=True):
             self._under_way.setdefault(request.flow, []).append(request)
+        self._crowding = flows.crowding(step.now_ns)
         self._due = self._heads()
         self._first = [-1] * NUM_CLASSES  # by class: the flow whose head is due first, and when
         self._first_ns = [NOBODY_NS] * NUM_CLASSES
@@ -147,7 +150,7 @@ class Contenders:
         else:
             for traffic_class in self._capped():
                 self._due[traffic_class::NUM_CLASSES] = NOBODY_NS
-            self._keys = self._due.reshape(-1, NUM_CLASSES)
+            self._keys = self._due.reshape(-1, NUM_CLASSES).copy()
 
     def first_blocked(self) -> Blocked:
         """Return what blocked the first in turn that was blocked; NOTHING if nobody was."""
@@ -240,6 +243,9 @@ class Contenders:
         unpromised = (keys >= NO_PROMISE_NS) & (keys < NOBODY_NS)
         if np.count_nonzero(unpromised):
             keys = np.where(unpromised, NO_PROMISE_NS + self._shares.leads(), keys)
+        if np.count_nonzero(self._crowding):
+            later = self._crowding & (keys < NO_PROMISE_NS)
+            keys = np.where(later, keys + CROWDING_LATER_NS, keys)
         keys = keys.reshape(-1, NUM_CLASSES)
         self._keys = np.where(self._shares.tenants_within(), keys, NOBODY_NS)
         for traffic_class in CLASSES if len(keys) else ():
@@ -299,8 +305,8 @@ class Contenders:
         """Look for the head of a class that is due first, of tenants within their windows."""
         keys = self._keys[:, traffic_class]
         tenant = int(keys.argmin())
-        self._first[traffic_class] = tenant * NUM_CLASSES + traffic_class
-        first_ns = int(keys[tenant])
+        flow = self._first[traffic_class] = tenant * NUM_CLASSES + traffic_class
+        first_ns = int(self._due[flow]) if keys[tenant] < NOBODY_NS else NOBODY_NS
         if NO_PROMISE_NS <= first_ns < NOBODY_NS:
             first_ns = NO_PROMISE_NS + max(0, self._shares.class_lead(traffic_class))
         self._first_ns[traffic_class] = first_ns
@@ -354,11 +360,16 @@ class Contenders:
         due = NOBODY_NS if head is None else due_ns(head)
         self._due[flow] = due
         tenant, traffic_class = divmod(flow, NUM_CLASSES)
-        if NO_PROMISE_NS <= due < NOBODY_NS:
-            due = NO_PROMISE_NS + self._shares.over_share(flow)
         within = self._shares.is_within(flow)
-        self._keys[tenant, traffic_class] = due if within else NOBODY_NS
+        self._keys[tenant, traffic_class] = self._key(flow) if within else NOBODY_NS
         self._find_first(traffic_class)
+
+    def _key(self, flow: int) -> int:
+        """Return by what the head of `flow` is ordered among tenants of its class."""
+        due = int(self._due[flow])
+        if due < NO_PROMISE_NS:
+            return due + CROWDING_LATER_NS if self._crowding[flow] else due
+        return due if due == NOBODY_NS else NO_PROMISE_NS + self._shares.over_share(flow)
 
     def _head(self, flow: int) -> Request | None:
         under_way = self._under_way.get(flow)

@@ -1,8 +1,8 @@
 """Waiting requests by flow, and what each flow has running.
 
 Owns: a queue for each flow (one tenant in one class), the due time of every flow's head as one
-array, and the counts of running requests. Never knows: which flow is next. A flood of one flow
-hides no other.
+array, the counts of running requests, and who asks for more than can be had. Never knows: which
+flow is next. A flood of one flow hides no other.
 """
 
 from typing import TypeVar
@@ -10,12 +10,14 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from core.clock import NS_PER_S
 from core.policy.adapter_queues import AdapterQueues
 from core.policy.place_queue import Place
 from core.request import Request
 from core.tenancy import NUM_CLASSES
 
 AnyType = TypeVar("AnyType", bound=np.generic)
+CROWDING_NS = 5 * NS_PER_S  # after the last request that was refused because it would be late
 NOBODY_NS = np.iinfo(np.int64).max
 NO_PROMISE_NS = 1 << 61  # added to the arrival of a request without a deadline
 
@@ -40,6 +42,7 @@ class Flows:
         self.due_ns = np.zeros(0, np.int64)  # of the head; NOBODY_NS if nobody waits
         self.num_waiting = np.zeros(0, np.int64)
         self.num_running = np.zeros(0, np.int64)
+        self._refused_ns = np.zeros(0, np.int64)  # the last time, 0 = never
         self.tenant_names: list[str] = []  # by tenant index; "" = it has not appeared
         self.adapter_window = 0  # units by which an adapter may be ahead within a flow
         self._queues: list[AdapterQueues] = []
@@ -61,6 +64,7 @@ class Flows:
         self.due_ns = np.concatenate([self.due_ns, np.full(count, NOBODY_NS)])
         self.num_waiting = np.concatenate([self.num_waiting, np.zeros(count, np.int64)])
         self.num_running = np.concatenate([self.num_running, np.zeros(count, np.int64)])
+        self._refused_ns = np.concatenate([self._refused_ns, np.zeros(count, np.int64)])
         return True
 
     def add(self, request: Request) -> None:
@@ -76,6 +80,17 @@ class Flows:
         self._queues[flow].remove(request)
         self.num_waiting[flow] -= 1
         self._look_at(flow)
+
+    def refused(self, request: Request, now_ns: int) -> None:
+        """Take in that `request` was refused because it would have been late."""
+        self._refused_ns[request.flow] = now_ns
+
+    def crowding(self, now_ns: int) -> npt.NDArray[np.bool_]:
+        """Return which flows had requests refused lately, bool[flows]: that their next ones are
+        due is their own doing.
+        """
+        recent: npt.NDArray[np.bool_] = self._refused_ns > max(0, now_ns - CROWDING_NS)
+        return recent
 
     def charge(self, request: Request, units: int) -> None:
         """Charge `units` to the adapter of `request` within its flow."""

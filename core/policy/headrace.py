@@ -135,7 +135,9 @@ class HeadracePolicy(Policy):
         self._shares.shortened(request)
 
     def ended(self, request: Request, now_ns: int) -> None:
-        """Learn how long outputs are; what came to nothing is not charged."""
+        """Learn how long outputs are, and who is refused; what came to nothing is not charged."""
+        if request.status is RequestStatus.FINISHED_SHED:
+            self._flows.refused(request, now_ns)
         if request.status in REFUNDED:
             self._shares.refund(request)
         self._gates.ended(request, now_ns)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from core.clock import NS_PER_MS
+from core.clock import NS_PER_MS, NS_PER_S
 from core.config import PolicyConfig
 from core.policy.base import Blocked, Grant
 from core.policy.company import Company
@@ -175,6 +175,24 @@ def test_where_nothing_is_promised_the_least_served_goes_first() -> None:
     turns = [block(contenders, Blocked.ELSEWHERE) for _ in range(3)]
     assert turns == [promised, poor, rich]
     assert all(shares.is_within(each.flow) for each in turns)
+
+
+@pytest.mark.parametrize("seconds", [1, 6])
+def test_whose_requests_were_refused_lately_goes_last_in_its_window(seconds: int) -> None:
+    """It asks for more than can be had: that its next ones are due is its own doing."""
+    rig = Rig()
+    crowding, other = rig.waits(1), rig.waits(2)
+    for request, due_ns in ((crowding, 10**12), (other, 2 * 10**12)):
+        rig.policy.remove(request)
+        request.ttft_deadline_ns = due_ns
+        rig.policy.add(request)
+    unpromised = rig.waits(3)
+    rig.step.now_ns = 10**10
+    rig.flows.refused(crowding, rig.step.now_ns - seconds * NS_PER_S)
+    contenders = rig.open()
+    turns = [block(contenders, Blocked.ELSEWHERE) for _ in range(3)]
+    first_two = [other, crowding] if seconds == 1 else [crowding, other]
+    assert turns == [*first_two, unpromised]
 
 
 def test_of_classes_without_promises_the_least_served_goes_first() -> None:
