@@ -21,19 +21,22 @@ class TokenizerOutputs:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._arrays: list[RecordArray] = []
-        self._singles: list[tuple[object, ...]] = []
+        self._parts: list[RecordArray | list[tuple[object, ...]]] = []
+        self._singles: list[tuple[object, ...]] | None = None  # the last part, if it is one
         self._logprobs: list[RecordArray] = []
         self._num_logprobs = 0
 
     def add_single(self, record: tuple[object, ...]) -> None:
         """Append one record, fields in the order of OUTPUT."""
+        if self._singles is None:
+            self._singles = []
+            self._parts.append(self._singles)
         self._singles.append(record)
 
     def add_array(self, records: RecordArray) -> None:
         """Append OUTPUT[n]."""
-        self._gather_singles()
-        self._arrays.append(records)
+        self._singles = None
+        self._parts.append(records)
 
     def add_logprobs(self, logprobs: RecordArray) -> int:
         """Append LOGPROB[n] and return the index of the first entry in the batch."""
@@ -44,15 +47,10 @@ class TokenizerOutputs:
 
     def batch(self) -> OutputBatch:
         """Return everything that was added."""
-        self._gather_singles()
         logprobs = np.concatenate(self._logprobs) if self._logprobs else np.empty(0, LOGPROB)
-        records = self._arrays[0] if len(self._arrays) == 1 else np.concatenate(self._arrays)
+        arrays = [np.asarray(part, OUTPUT) for part in self._parts]
+        records = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
         return OutputBatch(records, logprobs)
-
-    def _gather_singles(self) -> None:
-        if self._singles:
-            self._arrays.append(np.array(self._singles, OUTPUT))
-            self._singles = []
 
 
 class Outputs:
