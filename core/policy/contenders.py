@@ -166,11 +166,14 @@ class Contenders:
         return [flow for flow, requests in self._under_way.items() if requests]
 
     def reason(self, flow: int) -> Blocked:
-        """Return what blocked the head of `flow`; NOTHING if it only had no turn."""
+        """Return what blocked the head of `flow`; NOTHING if it only had no turn, or has come
+        since.
+        """
         if flow in self.blocked:
             return self.blocked[flow]
-        if self._reasons is not None and self._reasons[flow] > 0:
-            return Blocked(int(self._reasons[flow]))
+        reasons = self._reasons
+        if reasons is not None and flow < len(reasons) and reasons[flow] > 0:
+            return Blocked(int(reasons[flow]))
         if flow % NUM_CLASSES in self._closed:
             return self._closed[flow % NUM_CLASSES]
         return Blocked.CLASS_CAP if flow % NUM_CLASSES in self._capped() else Blocked.NOTHING

@@ -5,7 +5,7 @@ from core.policy.limits import Limits
 from core.request import Request
 from core.sampling_params import SamplingParams
 from core.scheduler import events as ev
-from core.tenancy import ClassConfig, ClassesConfig, TrafficClass
+from core.tenancy import ClassConfig, ClassesConfig, TenantConfig, TrafficClass
 from tests.support.scheduling import CheckedEngine, make_settings
 
 FOREVER = SamplingParams(ignore_eos=True)
@@ -63,3 +63,16 @@ def test_who_would_start_by_now_is_told_no_numbers() -> None:
     engine.tell(ev.Abort(requests[0].request_id))
     wait = why(engine, requests[2])
     assert (wait.measured, wait.threshold) == (0, 0)
+
+
+def test_who_has_come_since_the_last_step_can_be_asked_about() -> None:
+    """Its tenant was not there when the step was filled, in which others were at their limits."""
+    limits = Limits(tenants={"acme": TenantConfig(name="acme", max_concurrency=1)})
+    engine = CheckedEngine(make_settings(policy="headrace", limits=limits), num_blocks=100)
+    engine.start()
+    for number in (1, 2):
+        engine.submit(engine.make_request(number, [number] * 4, 8, sampling=FOREVER, tenant="acme"))
+    engine.step()
+    assert why(engine, engine.core._scheduler.requests[2]).blocked is Blocked.CONCURRENCY
+    engine.submit(engine.make_request(3, [3] * 4, 8, sampling=FOREVER, tenant="later"))
+    why(engine, engine.core._scheduler.requests[3])
