@@ -12,6 +12,8 @@ import pytest
 import zmq
 
 from frontends.cli.control_client import Engine, call
+from ipc.control.declaration import Effect
+from ipc.control.registry import COMMANDS
 from ipc.run_directory import RunDirectory
 from tests.support.admin_stage import TENANT_KEY, AdminStage
 from tests.support.async_http import Reply, request
@@ -81,6 +83,43 @@ def test_a_worker_serves_commands_health_and_metrics_alone(stage: AdminStage) ->
     commands = [json.loads(line)["command"] for line in audit]
     assert commands[:3] == ["status", "requests", "drain"]
     assert stage.key not in "".join(audit)
+
+
+ARGUMENTS: dict[str, dict[str, object]] = {
+    "add-tenant": {"tenant": "new", "digest": "a" * 64},
+    "cancel": {"tenant": "acme"},
+    "log-level": {"level": "INFO"},
+    "pause": {"tenant": "acme"},
+    "preempt": {"request": "1"},
+    "remove-tenant": {"tenant": "acme"},
+    "restart": {"child": "scheduler"},
+    "resume": {"tenant": "acme"},
+    "rotate-key": {"tenant": "acme", "digest": "a" * 64},
+    "set": {"path": "tenants.acme.weight", "value": "3"},
+    "show": {"request": "1"},
+}
+
+
+def test_an_engine_that_starts_or_stops_answers_every_command(stage: AdminStage) -> None:
+    """Whoever carries it out is not there yet, or no more: looks are told what is known, changes
+    that nothing was done; there is no traceback.
+    """
+    stage.start_worker(0)
+    wait_until_serving(stage, 0)
+    for name, command in COMMANDS.items():
+        reply = call(engine_of(stage, 0), name, ARGUMENTS.get(name, {}))
+        if command.effect is Effect.WRITE:
+            assert reply.code == "not_delivered", name
+            assert "nothing was done" in reply.error
+        else:
+            assert reply.code in ("", "not_delivered"), (name, reply.error)
+    now_ns = time.monotonic_ns()
+    stage.publish("supervisor", supervisor_fields(started_ns=now_ns, stopping=1), now_ns)
+    for name, command in COMMANDS.items():
+        if command.effect is Effect.WRITE and not command.while_stopping:
+            reply = call(engine_of(stage, 0), name, ARGUMENTS.get(name, {}))
+            assert reply.code == "stopping", name
+    assert stage.stop_worker(0) == (0, "")
 
 
 def test_a_stopped_worker_is_passed_over(stage: AdminStage) -> None:

@@ -191,6 +191,34 @@ def test_a_wrong_command_is_a_typed_answer_and_a_record(
     wait_until(lambda: error["message"] in [r["error"] for r in audit(engine)], "the record")
 
 
+TWICE = [
+    ("set", {"path": "tenants.default.max_concurrency", "value": "50"}),
+    ("pause", {"class": "batch"}),
+    ("resume", {"class": "batch"}),
+    ("add-tenant", {"tenant": "twice", "digest": "e" * 64}),
+    ("rotate-key", {"tenant": "twice", "digest": "f" * 64}),
+    ("remove-tenant", {"tenant": "twice"}),
+    ("drain", {}),
+    ("undrain", {}),
+    ("cancel", {"tenant": "default"}),
+    ("cache-drop", {}),
+    ("reload", {}),
+    ("log-level", {"level": "INFO"}),
+]
+PROGRESS = ("before", "in_force", "waiting_for", "kept")
+
+
+def test_every_command_twice_is_the_same_as_once(engine: Engine) -> None:
+    """In this order: the second answer is that of the first, with the state before it."""
+    for name, args in TWICE:
+        first, second = done(engine, name, **args), done(engine, name, **args)
+        changed = {key for key in first if key not in PROGRESS and first[key] != second[key]}
+        assert changed <= {"dropped_blocks"}, (name, first, second)
+        if "after" in second and name != "remove-tenant":
+            assert second["before"] == second["after"], (name, second)
+    assert done(engine, "cache-drop") == {"dropped_blocks": 0}
+
+
 def audit(engine: Engine) -> list[Json]:
     """Return the audit log of the engine's admin workers."""
     path = engine.log.parent / "state" / "headrace" / engine.name / "audit.jsonl"
