@@ -117,7 +117,7 @@ class Handlers:
         except (NotDeliveredError, NotConfirmedError) as fault:
             if command.effect is Effect.READ and command.name in self._board_views:
                 return self._from_board(command, call, args)
-            return self._silence(command, call, delivered=isinstance(fault, NotConfirmedError))
+            return self._silence(command, call, fault)
         result = reply.result
         if command.name in self._board_views and not reply.error:
             result = result | {"stale": False}
@@ -144,14 +144,16 @@ class Handlers:
         page = boards.pages.get("scheduler")
         return ControlReply(call.call_id, result, as_of_ns=page.written_ns if page else 0)
 
-    def _silence(self, command: Command, call: ControlCall, *, delivered: bool) -> ControlReply:
+    def _silence(
+        self, command: Command, call: ControlCall, fault: NotDeliveredError | NotConfirmedError
+    ) -> ControlReply:
         """Say that a process does not answer, for how long, and how old the last step is."""
         boards = self._read_boards()
         who, silent_s = f"the {command.destination}", views.silence_s(boards, command.destination)
         age_s = views.rounded(last_step_age_s(boards))
         last_step = "no step has ended yet" if age_s is None else f"the last step is {age_s} s old"
-        if not delivered:
-            message = f"{who} cannot be reached ({last_step}): nothing was done, try again"
+        if isinstance(fault, NotDeliveredError):
+            message = f"{who} {fault} ({last_step}): nothing was done, try again"
             return failure(call, ReplyCode.NOT_DELIVERED, message)
         since = (
             f"has been silent for {silent_s:.1f} s"

@@ -33,7 +33,7 @@ class CallPort(Protocol):
 
 
 class NotDeliveredError(Exception):
-    """The peer is away or too many calls wait for it: nothing was done."""
+    """Nothing was done; the message says what is the matter with the peer."""
 
 
 class NotConfirmedError(Exception):
@@ -78,8 +78,10 @@ class Peer:
         """
         loop = asyncio.get_running_loop()
         sent = replace_id(call, next(self._call_ids))
-        if len(self._pending) >= MAX_PENDING_CALLS or not self._port.send_nowait(sent):
-            raise NotDeliveredError
+        if len(self._pending) >= MAX_PENDING_CALLS:
+            raise NotDeliveredError(f"has left {MAX_PENDING_CALLS} commands unanswered")
+        if not self._port.send_nowait(sent):
+            raise NotDeliveredError("cannot be reached")
         answer: asyncio.Future[ControlReply] = loop.create_future()
         expiry = loop.call_later(LATE_ANSWER_S, self._pending.pop, sent.call_id, None)
         self._pending[sent.call_id] = Pending(sent, answer, expiry)

@@ -180,6 +180,7 @@ def test_calls_to_a_stopped_scheduler_are_bounded(socket_directory: Path) -> Non
 
     reply, rig = run(socket_directory, never, flood)
     assert reply.code == ReplyCode.NOT_DELIVERED
+    assert f"the scheduler has left {MAX_PENDING_CALLS} commands unanswered" in reply.error
     assert rig.peers[0].num_pending == MAX_PENDING_CALLS
 
 

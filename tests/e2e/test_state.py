@@ -79,6 +79,7 @@ def test_usage_agrees_with_the_board_over_deaths_and_restarts(
         board = settled(engine)
         assert usage(engine) == board
         assert usage(engine, since="1h") == board
+        assert board["requests"] == 3 * 4, "those that were submitted again count once"
         lost = 3 * 4 * 60 - board["generated_tokens"]
         assert lost <= NEVER_SHOWN, "more than the scheduler had not shown yet when it was killed"
     with running_engine(tmp_path, tiny_model, SETTINGS, name) as engine:
