@@ -23,7 +23,7 @@ from dashboard.keymap import SCREENS
 from dashboard.lines import Line, plain
 from dashboard.messages import CommandWanted, ScreenWanted
 from dashboard.pictures.alerts import alerts
-from dashboard.pictures.answer import answer, change_of
+from dashboard.pictures.answer import answer
 from dashboard.pictures.help import help_lines
 from dashboard.recording import RecordingError, RecordingWriter
 from dashboard.screens.argument_form import ArgumentForm
@@ -284,17 +284,13 @@ class DashboardApp(App[None]):
         return not asked or await self.push_screen_wait(Confirmation(asked)) is True
 
     async def _give(self, typed: Typed) -> None:
-        name, is_write = typed.command.name, typed.command.effect is Effect.WRITE
-        told = " ".join([name, *map(str, typed.args.values())])
+        told = " ".join([typed.command.name, *map(str, typed.args.values())])
         try:
-            result = await self.ask(name, typed.args)
+            result = await self.ask(typed.command.name, typed.args)
         except ControlError as error:
             self.notify(str(error), severity="error")
-            if is_write:
-                self._journal.note("failed", told, time.time())
             return
-        if is_write:
-            self._journal.note("command", told, time.time(), change=change_of(result))
+        if typed.command.effect is Effect.WRITE:
             self.notify(f"{told}: {', '.join(map(plain, answer(result)[:3]))}")
         else:
             self.push_screen(LinesDialog(told, answer(result)))

@@ -1,5 +1,4 @@
-"""What the dashboard itself saw happen: processes that died, an engine that fell silent, commands
-given from here.
+"""What the dashboard itself saw happen: processes that died, an engine that fell silent.
 
 Owns: the last of these events, in the form in which the engine tells its own. Never knows: screens.
 """
@@ -34,10 +33,8 @@ class Journal:
                 text = f"{process.child} epoch {process.epoch}"
                 self.note("restart", text, frame.wall_s, measured=process.restarts)
 
-    def note(
-        self, kind: str, reason: str, wall_s: float, measured: float = 0.0, change: str = ""
-    ) -> None:
-        """Add an entry; `change` says of a command what was before, and after."""
+    def note(self, kind: str, reason: str, wall_s: float, measured: float = 0.0) -> None:
+        """Add an entry."""
         self._entries.append(
             {
                 "origin": "here",
@@ -46,7 +43,6 @@ class Journal:
                 "kind": kind,
                 "reason": reason,
                 "measured": measured,
-                **({"change": change} if change else {}),
             }
         )
         self._count += 1

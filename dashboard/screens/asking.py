@@ -26,9 +26,10 @@ Ask = Callable[[str, Mapping[str, object]], Awaitable[Record]]
 class Inquiry:
     """One question that is asked again and again."""
 
-    def __init__(self, ask: Ask) -> None:
-        """Ask with `ask`."""
+    def __init__(self, ask: Ask, every_s: float = ASK_EVERY_S) -> None:
+        """Ask with `ask`, every `every_s` seconds."""
         self._ask = ask
+        self._every_s = every_s
         self._asked_s: float | None = None
         self._is_asking = False
         self.fault = ""
@@ -37,7 +38,7 @@ class Inquiry:
         """Return whether it is time to `put` it, which must then be done; `now_s` is the time of
         day.
         """
-        is_fresh = self._asked_s is not None and abs(now_s - self._asked_s) < ASK_EVERY_S * 0.99
+        is_fresh = self._asked_s is not None and abs(now_s - self._asked_s) < self._every_s * 0.99
         if self._is_asking or is_fresh:
             return False
         self._asked_s, self._is_asking = now_s, True

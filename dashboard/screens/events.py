@@ -1,5 +1,5 @@
-"""Events: what the scheduler decided under pressure, and what this dashboard saw. The last of each
-sort stands above all of them.
+"""Events: what the scheduler decided under pressure, what operators commanded, and what this
+dashboard saw. The last of each sort stands above all of them.
 """
 
 from collections import deque
@@ -7,11 +7,12 @@ from collections.abc import Mapping
 
 from textual.widget import Widget
 
+from dashboard.audit import event_of
 from dashboard.format import Glyphs
 from dashboard.history import View
 from dashboard.journal import Journal
 from dashboard.pictures.latest import HEIGHT, latest
-from dashboard.screens.asking import Ask, AskingScreen
+from dashboard.screens.asking import Ask, AskingScreen, Inquiry
 from dashboard.source.base import Record
 from dashboard.tables.events import events_table
 from dashboard.tables.records import number, records_in
@@ -20,7 +21,9 @@ from dashboard.widgets.table_view import TableView
 
 MAX_KEPT = 2000
 MAX_ASKED = 1000
+MAX_COMMANDS = 100
 AGE_EVERY_S = 0.5
+AUDIT_EVERY_S = 3.0
 
 
 class EventsScreen(AskingScreen):
@@ -34,6 +37,8 @@ class EventsScreen(AskingScreen):
         self._next: int | None = None
         self._epoch = 0
         self._total = 0
+        self._audit = Inquiry(ask, AUDIT_EVERY_S)
+        self._commands: list[Record] = []
         self._rows: list[Record] = []
         self._rows_s: float | None = None  # when they were made, of the time of day
         self.latest_view = LinesView(id="latest")
@@ -71,18 +76,27 @@ class EventsScreen(AskingScreen):
             self._epoch, self._next = epoch, None
             self._kept.clear()
             self._rows_s = None
+        if self._audit.begin(view.frame.wall_s):
+            self.run_worker(self._read_audit(), group="audit")
         super().draw(view)
         self.latest_view.show(latest(self._rows, self.size.width))
+
+    async def _read_audit(self) -> None:
+        result = await self._audit.put("audit", {"limit": MAX_COMMANDS})
+        if result is not None:
+            self._commands = [event_of(each) for each in records_in(result, "commands")]
+            self._rows_s = None
+        self.redraw()
 
     def rows(self, view: View) -> list[Record]:
         """Return all events with their age, which is brought up to date once a second."""
         now_s = view.frame.wall_s
         if self._rows_s is None or abs(now_s - self._rows_s) >= AGE_EVERY_S:
-            both = (*self._kept, *self._journal.entries())
-            self._rows = [{**e, "age_s": max(0.0, now_s - number(e, "at_s"))} for e in both]
+            known = (*self._kept, *self._journal.entries(), *self._commands)
+            self._rows = [{**e, "age_s": max(0.0, now_s - number(e, "at_s"))} for e in known]
             self._rows_s = now_s
         return self._rows
 
     def text(self) -> str:
-        """Return both as text."""
+        """Return known as text."""
         return f"{self.latest_view.text}\n{super().text()}"

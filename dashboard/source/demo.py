@@ -3,8 +3,9 @@
 Owns: what the toy engine looks like as a frame. Never knows: widgets, or what commands do to it.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from threading import Lock
 
 from dashboard.frame import (
@@ -31,6 +32,9 @@ from dashboard.source.demo_engine import (
     DemoTenant,
 )
 from dashboard.vocabulary import CLASSES
+from ipc.control.audit import MAX_COMMANDS
+from ipc.control.declaration import Effect
+from ipc.control.registry import COMMANDS
 
 WARM_UP_S = 40.0
 PROCESSES = ("janitor", "admin.0", "admin.1", "executor.0.0", "scheduler", "tokenizer.0", "http.0")
@@ -55,6 +59,7 @@ class DemoSource:
         self._wall_s = wall_s
         self._begin_s = monotonic_s() - WARM_UP_S
         self._engine.advance(WARM_UP_S)
+        self._commands: deque[Record] = deque(maxlen=MAX_COMMANDS)
         self._lock = Lock()  # commands come in a thread of their own
 
     def read(self) -> Frame:
@@ -67,7 +72,19 @@ class DemoSource:
     def call(self, command: str, args: Mapping[str, object]) -> Record:
         """Answer the commands that a toy can answer."""
         with self._lock:
-            return carry_out(self._engine, command, args)
+            if command == "audit":
+                return {"commands": list(self._commands)}
+            result = carry_out(self._engine, command, args)
+            if COMMANDS[command].effect is Effect.WRITE:
+                self._commands.append(self._audited(command, args, result))
+            return result
+
+    def _audited(self, command: str, args: Mapping[str, object], result: Record) -> Record:
+        now = datetime.fromtimestamp(self._wall_s(), UTC)
+        return {
+            "time": now.isoformat(), "worker": "admin.0", "actor": "top demo",
+            "command": command, "args": dict(args), "error": "", "result": result,
+        }  # fmt: skip
 
 
 def frame_of(engine: DemoEngine, taken_s: float, wall_s: float) -> Frame:

@@ -1,4 +1,5 @@
-"""What an admin worker carries out itself, from files as well as from the board: `usage`, `dump`.
+"""What an admin worker carries out itself, from files as well as from the board: `usage`,
+`audit`, `dump`.
 
 Owns: that no file delays the worker's loop, and for how long an answer may take. Never knows: who
 asks.
@@ -13,7 +14,7 @@ from pathlib import Path
 from core.config import HeadraceConfig
 from core.errors import StateError
 from frontends.admin.audit import audit_path
-from frontends.admin.dump import bundle
+from frontends.admin.dump import audit_tail, bundle
 from frontends.admin.usage import (
     Counters,
     Record,
@@ -25,6 +26,9 @@ from frontends.admin.usage import (
 )
 from frontends.admin.views import freshness
 from frontends.boards import Boards
+from ipc.control.audit import DEFAULT_COMMANDS
+from ipc.control.declaration import Effect
+from ipc.control.registry import COMMANDS
 from ipc.run_directory import RunDirectory
 
 READ_TIMEOUT_S = 0.08  # for the database; an answer shall be there within 100 ms
@@ -61,6 +65,12 @@ class OwnAnswers:
         audit = audit_path(self.state)
         return await bundle(self.run_directory, self.read_boards(), self.config, audit)
 
+    async def audit(self, args: Args) -> Record:
+        """Return the last commands that changed something, or were to."""
+        found = await asyncio.to_thread(audit_tail, audit_path(self.state))
+        limit = int(str(args.get("limit", DEFAULT_COMMANDS)))
+        return {"commands": [each for each in found if is_change(each)][-limit:]}
+
     async def _read_usage(self, since_s: int) -> tuple[Counters, Counters]:
         if not self.config.admin.keep_state:
             return {}, {}
@@ -70,6 +80,16 @@ class OwnAnswers:
             return await asyncio.wait_for(reading, READ_TIMEOUT_S)
         except TimeoutError:
             raise StateError(f"{self.state} cannot be read within {READ_TIMEOUT_S:g} s") from None
+
+
+def is_change(record: object) -> bool:
+    """Tell whether a record of the audit log is of a command that changes something, or of a caller
+    without the key.
+    """
+    if not isinstance(record, Mapping):
+        return False
+    command = COMMANDS.get(str(record.get("command")))
+    return "refusals" in record or (command is not None and command.effect is Effect.WRITE)
 
 
 def engine_id(directory: RunDirectory) -> str:

@@ -136,7 +136,11 @@ class Worker:
                 "price": lambda boards, args: views.price(boards),
                 "cache-stats": lambda boards, args: views.cache_from_board(boards),
             },
-            own_answers={"usage": own_answers.usage, "dump": own_answers.dump},
+            own_answers={
+                "usage": own_answers.usage,
+                "audit": own_answers.audit,
+                "dump": own_answers.dump,
+            },
             trail=self._trail,
         )
         board = Segment.open(child.run_directory.board(child.child_id))

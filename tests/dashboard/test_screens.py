@@ -84,11 +84,11 @@ def test_the_help_looks_as_it_did(size: tuple[int, int]) -> None:
 
 @SIZES
 def test_the_palette_looks_as_it_did(size: tuple[int, int]) -> None:
-    """All commands, those that change something with a mark."""
+    """What fits the line so far, how it is typed, and a mark at what changes something."""
 
     async def play() -> None:
         async with on_stage(size) as stage:
-            await stage.press("colon")
+            await stage.press("colon", *"pause")
             compare(f"palette-{size[0]}x{size[1]}", stage.text)
 
     asyncio.run(play())

@@ -63,7 +63,7 @@ def test_a_demonstration_shows_every_kind_of_trouble(clock: StageClock) -> None:
 def test_a_demonstration_answers_in_the_declared_shape(clock: StageClock) -> None:
     """What a screen reads of an answer is in the declaration of the command."""
     source = demo(clock)
-    for command, args in (("requests", {"limit": 3}), ("events", {"limit": 3})):
+    for command, args in (("requests", {"limit": 3}), ("events", {"limit": 3}), ("audit", {})):
         result = source.call(command, args)
         assert set(result) <= {field.name for field in COMMANDS[command].result}
     requests = source.call("requests", {})["requests"]

@@ -72,3 +72,21 @@ def test_an_engine_does_not_notice_a_dashboard_that_is_stopped(simulated_engine:
         for _ in range(3):
             simulated_engine.client().complete("hello", max_tokens=5)
         assert simulated_engine.children() == before
+
+
+def test_a_command_is_in_the_audit_log_with_what_it_changed(simulated_engine: Engine) -> None:
+    """Looks are not; whoever asks may read it a moment later."""
+    admin = simulated_engine.admin()
+    weight = {"path": "tenants.default.weight", "value": "3"}
+    assert admin.post("/admin/commands/set", weight).status == 200
+    assert admin.post("/admin/commands/tenants", {}).status == 200
+
+    def commands() -> list[Json]:
+        result: Json = admin.post("/admin/commands/audit", {"limit": 5}).json["result"]
+        found: list[Json] = result["commands"]
+        return found
+
+    wait_until(lambda: bool(commands()), "the record")
+    assert [each["command"] for each in commands()] == ["set"]
+    assert commands()[0]["args"] == weight
+    assert commands()[0]["result"]["after"] == 3.0
