@@ -42,6 +42,7 @@ class Flows:
         self.due_ns = np.zeros(0, np.int64)  # of the head; NOBODY_NS if nobody waits
         self.num_waiting = np.zeros(0, np.int64)
         self.num_running = np.zeros(0, np.int64)
+        self.num_protected = np.zeros(0, np.int64)  # of those that wait
         self._refused_ns = np.zeros(0, np.int64)  # the last time, 0 = never
         self.tenant_names: list[str] = []  # by tenant index; "" = it has not appeared
         self.adapter_window = 0  # units by which an adapter may be ahead within a flow
@@ -64,6 +65,7 @@ class Flows:
         self.due_ns = np.concatenate([self.due_ns, np.full(count, NOBODY_NS)])
         self.num_waiting = np.concatenate([self.num_waiting, np.zeros(count, np.int64)])
         self.num_running = np.concatenate([self.num_running, np.zeros(count, np.int64)])
+        self.num_protected = np.concatenate([self.num_protected, np.zeros(count, np.int64)])
         self._refused_ns = np.concatenate([self._refused_ns, np.zeros(count, np.int64)])
         return True
 
@@ -87,10 +89,11 @@ class Flows:
 
     def crowding(self, now_ns: int) -> npt.NDArray[np.bool_]:
         """Return which flows had requests refused lately, bool[flows]: that their next ones are
-        due is their own doing.
+        due is their own doing, unless one of them was given the word that it will be in time.
         """
-        recent: npt.NDArray[np.bool_] = self._refused_ns > max(0, now_ns - CROWDING_NS)
-        return recent
+        recent = self._refused_ns > max(0, now_ns - CROWDING_NS)
+        crowding: npt.NDArray[np.bool_] = recent & (self.num_protected == 0)
+        return crowding
 
     def charge(self, request: Request, units: int) -> None:
         """Charge `units` to the adapter of `request` within its flow."""
