@@ -9,7 +9,7 @@ readers of another version are refused.
 
 import numpy as np
 
-PAGE_VERSION = 3
+PAGE_VERSION = 4
 MAX_PAGE_REPLICAS = 8
 MAX_PAGE_TOKENIZERS = 8
 MAX_PAGE_TENANTS = 256  # the rest is summed in the last row, named `_other`
@@ -135,6 +135,7 @@ RING = np.dtype([("name", "S24"), ("num_used", np.int32), ("num_slots", np.int32
 CLASS = np.dtype(
     [
         ("num_waiting", np.int64),
+        ("oldest_wait_ns", np.int64),
         ("num_running", np.int64),
         ("held_blocks", np.int64),
         ("paused", np.int32),

@@ -19,6 +19,7 @@ from core.tenancy import CLASS_NAMES, NUM_CLASSES, TrafficClass
 
 WINDOW_NS = 10 * NS_PER_S
 SAMPLE_NS = NS_PER_S
+NEVER = np.iinfo(np.int64).max
 NO_BUDGET = -1  # as in `ipc.pages`, which this room does not know
 
 Counts = npt.NDArray[np.int64]
@@ -39,6 +40,7 @@ class ClassStanding:
     reserved_step_tokens: int
     service: int
     virtual_lead: float
+    oldest_arrival_ns: int  # of its requests that never started; 0 = none
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ class Standings:
         running = _by_class(_running_by_flow(self._scheduler))
         held = _by_class(_held_by_flow(self._scheduler))
         waiting = _by_class(self._scheduler.waiting.num_waiting_by_flow[:count])
-        classes = self._classes(standing, charged, (waiting, running, held))
+        oldest = _by_class(self._oldest_arrivals(count))
+        classes = self._classes(standing, charged, (waiting, running, held), oldest)
         tenants = TenantStandings(
             paused=self._settings.paused,
             weight=self._settings.weight,
@@ -99,7 +102,7 @@ class Standings:
             budget_tat_ns=self._budgets({} if standing is None else standing.budget_tats_ns, 0),
             kv_quota_blocks=(self._settings.kv_quota * _num_blocks(self._scheduler)).astype(int),
             held_blocks=held.sum(axis=1),
-            oldest_arrival_ns=self._oldest_arrivals(),
+            oldest_arrival_ns=_first(oldest, axis=1),
         )
         return classes, tenants
 
@@ -117,11 +120,11 @@ class Standings:
             kv_quota=np.array([tenant.kv_quota_fraction for tenant in tenants]),
         )
 
-    def _oldest_arrivals(self) -> Counts:
-        oldest = np.zeros(len(self._settings.names), np.int64)
-        waiting = self._scheduler.waiting
-        for index in np.flatnonzero(self._scheduler.metering.tenants.num_waiting[: len(oldest)]):
-            oldest[index] = waiting.oldest_arrival_of_tenant_ns(int(index))
+    def _oldest_arrivals(self, num_flows: int) -> Counts:
+        """Return by flow when what has waited longest for its start arrived; NEVER of none."""
+        oldest = np.full(num_flows, NEVER, np.int64)
+        for flow, arrival_ns in self._scheduler.waiting.oldest_arrivals_ns():
+            oldest[flow] = arrival_ns
         return oldest
 
     def _budgets(self, known: Mapping[str, int], without: int = NO_BUDGET) -> Counts:
@@ -132,11 +135,15 @@ class Standings:
         return column
 
     def _classes(
-        self, standing: Standing | None, charged: Counts, tables: tuple[Counts, Counts, Counts]
+        self,
+        standing: Standing | None,
+        charged: Counts,
+        tables: tuple[Counts, Counts, Counts],
+        oldest: Counts,
     ) -> list[ClassStanding]:
         scheduler, limits = self._scheduler, self._scheduler.limits
         waiting, running, held = (table.sum(axis=0) for table in tables)
-        service = _by_class(charged).sum(axis=0)
+        service, arrivals_ns = _by_class(charged).sum(axis=0), _first(oldest, axis=0)
         leads = np.zeros(NUM_CLASSES) if standing is None else standing.class_leads
         num_blocks, num_replicas = _num_blocks(scheduler), len(scheduler.replicas)
         step_tokens = scheduler.settings.max_num_batched_tokens
@@ -152,6 +159,7 @@ class Standings:
                 reserved_step_tokens=int(limits.of(c).reserved_step_fraction * step_tokens),
                 service=int(service[c]),
                 virtual_lead=max(0.0, float(leads[c])),
+                oldest_arrival_ns=int(arrivals_ns[c]),
             )
             for c in TrafficClass
         ]
@@ -208,6 +216,12 @@ def _held_by_flow(scheduler: Scheduler) -> Counts:
         held = np.fromiter(held_by.values(), np.int64, len(held_by))
         counts += np.bincount(flows, held, len(counts)).astype(np.int64)[: len(counts)]
     return counts
+
+
+def _first(arrivals_ns: Counts, axis: int) -> Counts:
+    """Return the earliest along `axis`; 0 where there is none."""
+    first: Counts = arrivals_ns.min(axis=axis, initial=NEVER)
+    return np.where(first == NEVER, 0, first)
 
 
 def _by_class(flows: Counts) -> Counts:

@@ -6,6 +6,7 @@ against the bounds; preempted ones had their admission and only wait for memory.
 """
 
 from collections import defaultdict
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -32,7 +33,7 @@ class WaitingQueue:
         self.num_waiting_by_flow = np.zeros(len(metering.tenants.requests) * NUM_CLASSES, np.int64)
         self._members: dict[Request, None] = {}
         self._never_started: dict[Request, None] = {}  # in the order of arrival here
-        self._never_started_by_tenant: defaultdict[int, dict[Request, None]] = defaultdict(dict)
+        self._never_started_by_flow: defaultdict[int, dict[Request, None]] = defaultdict(dict)
         self._drain_rate = DrainRate()
 
     def __len__(self) -> int:
@@ -51,7 +52,7 @@ class WaitingQueue:
             self._count_preempted(request, 1)
             return
         self._never_started[request] = None
-        self._never_started_by_tenant[request.tenant_index][request] = None
+        self._never_started_by_flow[request.flow][request] = None
         self._count(request, 1)
 
     def lose_copies(self, request: Request) -> None:
@@ -68,7 +69,7 @@ class WaitingQueue:
             self._count_preempted(request, -1)
             return
         del self._never_started[request]
-        del self._never_started_by_tenant[request.tenant_index][request]
+        del self._never_started_by_flow[request.flow][request]
         self._count(request, -1)
         self._drain_rate.observe(_size(request), now_ns)
 
@@ -80,10 +81,11 @@ class WaitingQueue:
         """Return when the request that has waited longest for its start arrived; 0 = none waits."""
         return next((request.arrival_ns for request in self._never_started), 0)
 
-    def oldest_arrival_of_tenant_ns(self, tenant_index: int) -> int:
-        """Return the same for one tenant."""
-        waiting = self._never_started_by_tenant.get(tenant_index, {})
-        return next((request.arrival_ns for request in waiting), 0)
+    def oldest_arrivals_ns(self) -> Iterator[tuple[int, int]]:
+        """Yield each flow that waits, and when its request that has waited longest arrived."""
+        for flow, waiting in self._never_started_by_flow.items():
+            if waiting:
+                yield flow, next(iter(waiting)).arrival_ns
 
     def retry_after_ms(self, request: Request, now_ns: int) -> int:
         """Return when the queue will probably have room for `request`, ms."""

@@ -97,6 +97,11 @@ TENANT_REJECTIONS = counter(
 )
 CLASS = (
     Shown(gauge("headrace_class_requests_waiting", "Waiting.", "class"), "num_waiting"),
+    Shown(
+        gauge("headrace_class_oldest_wait_seconds", "Wait of its oldest request.", "class"),
+        "oldest_wait_ns",
+        S_PER_NS,
+    ),
     Shown(gauge("headrace_class_requests_running", "Running.", "class"), "num_running"),
     Shown(gauge("headrace_class_paused", "1 while an operator has paused it.", "class"), "paused"),
     Shown(gauge("headrace_class_weight", "Its weight among the classes.", "class"), "weight"),

@@ -124,3 +124,21 @@ def test_changed_limits_show_at_once(engine: CheckedEngine) -> None:
     paused = {"_other": False, "a": True, "b": False, "new": False}
     assert column(engine, tenants.paused) == paused
     assert column(engine, tenants.kv_quota_blocks)["a"] == 100
+
+
+def test_the_oldest_wait_is_known_by_tenant_and_by_class(engine: CheckedEngine) -> None:
+    """It is that of the request that has waited longest there, and of nobody else's."""
+    arrivals_ns = []
+    for tenant, traffic_class in (
+        ("a", TrafficClass.BATCH),
+        ("b", TrafficClass.STANDARD),
+        ("a", TrafficClass.STANDARD),
+    ):
+        engine.clock.advance(NS_PER_S)
+        arrivals_ns.append(engine.clock.now_ns())
+        submit(engine, tenant, traffic_class)
+    classes, tenants = engine.core.standings(engine.clock.now_ns())
+    first, second, _ = arrivals_ns
+    oldest = column(engine, tenants.oldest_arrival_ns)
+    assert oldest == {"_other": 0, "a": first, "b": second}
+    assert [standing.oldest_arrival_ns for standing in classes] == [0, second, first, 0]
