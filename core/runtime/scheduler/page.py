@@ -212,8 +212,8 @@ def _fill_standings(page: Page, core: EngineCore, now_ns: int, before: Page) -> 
     for row, standing in zip(page["classes"], classes, strict=True):
         for name in CLASS_FIELDS:
             row[name] = getattr(standing, name)
-        oldest_ns = standing.oldest_arrival_ns
-        row["oldest_wait_ns"] = now_ns - oldest_ns if oldest_ns else 0
+        arrival_ns = standing.oldest_arrival_ns
+        row["oldest_wait_ns"] = now_ns - arrival_ns if arrival_ns else 0
     page["classes"]["service"] += before["classes"]["service"]
     page["classes"]["deadline_misses"] = core.metering.deadline_misses_by_class
     core.metering.queue_time_by_class.fill(page["classes"]["queue_time"])
