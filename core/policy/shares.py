@@ -51,7 +51,7 @@ class Shares:
         self._tenants = FairTable(NUM_CLASSES)
         self._classes.resize([self.limits.of(c).weight for c in TrafficClass])
         self._set_windows()
-        self._behind: dict[int, int] = {}  # by flow that has come to rest, in virtual service
+        self._rested: dict[int, tuple[int, int]] = {}  # by flow: what it was behind, and V then
         self._is_stale = False  # charged since V was worked out
         self._under_way: dict[int, Sequence[int]] = {}  # by replica: flows with a prompt left over
         self._spare = SpareService()
@@ -91,8 +91,7 @@ class Shares:
         if self._is_stale:
             self._catch_up()
         tenant, traffic_class = divmod(flow, NUM_CLASSES)
-        kept = self._lag_kept(flow) if self._flows.num_running[flow] else 0
-        self._tenants.wake(tenant, traffic_class, kept or self._behind.pop(flow, 0))
+        self._tenants.wake(tenant, traffic_class, self._kept(flow))
         if not self._flows.waiting_of_class(traffic_class):
             self._classes.wake(traffic_class)
 
@@ -107,7 +106,8 @@ class Shares:
         decode_units = self.ledger.stopped(request)
         self._flows.charge(request, decode_units)
         if not self._flows.num_running[request.flow]:
-            self._behind[request.flow] = self._lag_kept(request.flow)
+            behind = self._lag_kept(request.flow)
+            self._rested[request.flow] = behind, self._tenants.virtual_time(request.traffic_class)
 
     def shortened(self, request: Request) -> None:
         """Take in that it leaves the step and will compute some of its tokens again."""
@@ -141,6 +141,7 @@ class Shares:
             factor = self.book.prices.prefill_token / before.prefill_token
             self._classes.rescale(factor)
             self._tenants.rescale(factor)
+            self._rested.clear()
 
     def charge_decodes(self, replica: int, decodes: DecodeBatch) -> None:
         """Charge each decode in the step to its flow."""
@@ -256,12 +257,25 @@ class Shares:
         assert int(self.charged.sum()) + self.system_charged == self.total_charged
         self.ledger.check_integrity(int(self._flows.num_running.sum()))
 
-    def _lag_kept(self, flow: int) -> int:
-        """Return what a flow is behind: while it decoded others were served what it was due.
+    def _kept(self, flow: int) -> int:
+        """Return what a flow that wakes is behind: while it decoded others were served what it was
+        due, and while its client sent the next request.
 
-        It makes up for that when it comes back; a client with one request at a time would never
-        get its share otherwise. What it is behind does not grow while it idles.
+        It makes up for that; a client with one request at a time would never get its share
+        otherwise. A rest in which others were served more than a window is none of that: what it is
+        behind has not grown since.
         """
+        if self._flows.num_running[flow]:
+            return self._lag_kept(flow)
+        rested = self._rested.pop(flow, None)
+        if rested is None:
+            return 0
+        behind, then = rested
+        missed = self._tenants.virtual_time(flow % NUM_CLASSES) - then
+        return self._lag_kept(flow) if missed <= self.tenant_window * PRECISION else behind
+
+    def _lag_kept(self, flow: int) -> int:
+        """Return what a flow is behind now, up to the most that it may keep."""
         if self._is_stale:
             self._catch_up()
         behind = -self._tenants.lag(*divmod(flow, NUM_CLASSES))
@@ -274,7 +288,8 @@ class Shares:
         some_want = _any_tenant(wanting)
         self._tenants.advance(wanting)
         self._tenants.level(running & ~some_want)
-        self._behind = {f: lag for f, lag in self._behind.items() if some_want[f % NUM_CLASSES]}
+        rested = self._rested.items()
+        self._rested = {flow: each for flow, each in rested if some_want[flow % NUM_CLASSES]}
         classes = some_want if some_want.any() else _any_tenant(running)
         self._classes.advance(np.flatnonzero(classes).tolist())
         self._is_stale = False

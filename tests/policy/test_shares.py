@@ -1,6 +1,7 @@
 """Accounts and windows of flows: who is charged what, and who is ahead."""
 
 import numpy as np
+import pytest
 
 from core.config import PolicyConfig
 from core.policy.base import ReplicaLoad, RunningRows
@@ -178,6 +179,23 @@ def test_a_tenant_that_returns_has_saved_nothing_up() -> None:
         rig.shares.close(PolicyStep(None), ())  # type: ignore[arg-type]
     rig.shares.wake(idle.flow)
     assert rig.shares.over_share(idle.flow) == rig.shares.over_share(busy.flow)
+
+
+@pytest.mark.parametrize(("units", "kept"), [(500, 500), (2000, 0)])
+def test_a_client_may_take_a_moment_for_its_next_request(units: int, kept: int) -> None:
+    """What others are served meanwhile, while more of them wait, is made up for, up to a window;
+    after a longer rest nothing of it.
+    """
+    rig = Rig(PolicyConfig(kv_price=0.0, tenant_window_tokens=1))
+    busy, one_by_one = rig.runs(1), rig.runs(2)
+    rig.flows.num_waiting[busy.flow] = 1
+    wanting = np.arange(len(rig.flows)) == busy.flow
+    rig.shares.advance(wanting)
+    rig.stops(one_by_one)
+    rig.shares._pay(busy.flow, units)
+    rig.shares.advance(wanting)
+    rig.shares.wake(one_by_one.flow)
+    assert rig.shares.over_share(one_by_one.flow) == -kept
 
 
 def test_who_had_more_while_nobody_waited_owes_nothing_for_it() -> None:
