@@ -16,7 +16,7 @@ from textual.binding import Binding, BindingType
 
 from dashboard.commands import Typed, TypingError, parse, question
 from dashboard.export import ExportError, write_csv, write_json
-from dashboard.format import Glyphs, duration
+from dashboard.format import ASCII, Glyphs, duration
 from dashboard.history import History, View
 from dashboard.journal import Journal
 from dashboard.keymap import SCREENS
@@ -97,6 +97,7 @@ class DashboardApp(App[None]):
 
     def on_mount(self) -> None:
         """Begin to read."""
+        self.set_class(self.options.glyphs is ASCII, "ascii")
         for name, page in self.pages.items():
             self.install_screen(page, name)
         self.push_screen(self.page_name)

@@ -37,7 +37,7 @@ def _told(head: str, event: Record) -> Line:
     return line(
         (head, Tone.FAINT),
         f"{duration(number(event, 'age_s')):>6} ago  ",
-        (f"{kind} ", KIND_TONES.get(kind, Tone.PLAIN)),
+        ("" if kind == "command" else f"{kind} ", KIND_TONES.get(kind, Tone.PLAIN)),
         (f"{words(event, 'tenant')} ", Tone.TITLE),
         words(event, "reason"),
         f": {numbers}" if numbers else "",

@@ -1,9 +1,12 @@
 """Keys of dialogs do what the help says: commands, their questions, the help itself."""
 
+import asyncio
+
 import pytest
 
 from dashboard.commands import matching
-from tests.support.dashboard import Play, Stage, table_of
+from dashboard.format import ASCII
+from tests.support.dashboard import Play, Stage, on_stage, table_of
 
 pytestmark = pytest.mark.slow
 
@@ -129,3 +132,20 @@ def test_ctrl_c_quits_from_a_dialog(play: Play) -> None:
         assert stage.app._exit
 
     play(acts)
+
+
+def test_dialogs_are_ascii_too() -> None:
+    """Their frames, what is cut in them, and what pops up."""
+
+    async def perform() -> None:
+        async with on_stage(glyphs=ASCII) as stage:
+            for keys in (("3", "enter"), ("question_mark",), ("colon",)):
+                await stage.press(*keys)
+                await stage.pass_time(0.5)
+                assert stage.text.isascii(), stage.text
+                await stage.press("escape")
+            await stage.press("2", "y")
+            await stage.until_shown("copied")
+            assert stage.text.isascii(), stage.text
+
+    asyncio.run(perform())
