@@ -95,6 +95,9 @@ def test_qwen2_windows_begin_at_a_layer(directory: Path) -> None:
     keys = {"model_type": "qwen2", "sliding_window": 64, "max_window_layers": 1}
     assert configured(directory, **keys).features.windows == ()
     assert configured(directory, use_sliding_window=True).features.windows == (0, 64)
+    path = directory / "config.json"
+    path.write_text(path.read_text().replace('"sliding_window": 64', '"sliding_window": null'))
+    assert read_model_config(directory).features.windows == ()
 
 
 def test_gemma_layers_alternate_unless_listed(directory: Path) -> None:

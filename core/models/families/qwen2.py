@@ -9,7 +9,7 @@ DEFAULTS: dict[str, object] = {"sliding_window": 4096, "max_window_layers": 28}
 
 def adapt_windows(read: ConfigReader, features: Features, num_layers: int) -> Features:
     """Return the features with windows in the layers from `max_window_layers` on, if any."""
-    if not read.flag("use_sliding_window", False):
+    if not read.flag("use_sliding_window", False) or "sliding_window" not in read:
         return features
     first = read.integer("max_window_layers", 0, 2**20)
     return windows_by_layer(read, features, num_layers, lambda layer: layer >= first)
