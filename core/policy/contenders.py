@@ -140,6 +140,7 @@ class Contenders:
         for request in sorted(step.prefills(), key=due_ns, reverse=True):
             self._under_way.setdefault(request.flow, []).append(request)
         self._crowding = flows.crowding(step.now_ns)
+        self._crowding[list(self._under_way)] = False  # what has begun goes on
         self._due = self._heads()
         self._first = [-1] * NUM_CLASSES  # by class: the flow whose head is due first, and when
         self._first_ns = [NOBODY_NS] * NUM_CLASSES

@@ -42,7 +42,7 @@ LOADS: dict[str, tuple[Callable[[int], Workload], float]] = {  # and who is prot
     "light": (lambda seed: stream(seed, 0.6, 300), 0.5),
     "full": (lambda seed: stream(seed, 1.0, 300), 0.3),
     "heavy": (lambda seed: stream(seed, 2.0, 300), 0.05),
-    "crowds": (crowds, 0.2),
+    "crowds": (crowds, 0.05),
     "waves": (waves, 0.02),
 }
 SIGMA = 0.05
