@@ -70,6 +70,17 @@ class TenantCounters:
         self.rejections = np.zeros((max_tenants, len(RejectionReason)), np.uint64)
 
 
+class ClassCounters:
+    """Arrays over classes of traffic."""
+
+    def __init__(self) -> None:
+        """Start with all at 0."""
+        self.prompt_tokens = np.zeros(NUM_CLASSES, np.uint64)
+        self.cached_tokens = np.zeros(NUM_CLASSES, np.uint64)
+        self.generated_tokens = np.zeros(NUM_CLASSES, np.uint64)
+        self.deadline_misses = np.zeros(NUM_CLASSES, np.uint64)
+
+
 class Metering:
     """All counters of one engine core.
 
@@ -96,7 +107,6 @@ class Metering:
         self.rejections = np.zeros(len(RejectionReason), np.uint64)
         self.ignored_results = 0
         self.duplicate_requests = 0
-        self.deadline_misses_by_class = np.zeros(NUM_CLASSES, np.uint64)
         self.queue_time_by_class = Histogram(buckets.latency_s, NUM_CLASSES)
         self.queue_time_by_tenant = Histogram(buckets.latency_s, max_tenants)
         self.prefill_time = Histogram(buckets.latency_s)
@@ -115,6 +125,7 @@ class Metering:
         self.cancel_reclaim_steps_max = 0
         self.last_reclaim_ns = 0
         self.tenants = TenantCounters(max_tenants)
+        self.classes = ClassCounters()
         self._tenant_rows = TenantRows(max_tenants)
         self.tenant_names = self._tenant_rows.names
 
@@ -133,17 +144,26 @@ class Metering:
 
     def count_deadline_miss(self, tenant_index: int, traffic_class: int) -> None:
         """Count a promised first token that came late, or never."""
-        self.deadline_misses_by_class[traffic_class] += np.uint64(1)
+        self.classes.deadline_misses[traffic_class] += np.uint64(1)
         self.tenants.deadline_misses[tenant_index] += np.uint64(1)
 
-    def count_generated(self, tenant_indexes: npt.NDArray[np.int32]) -> None:
-        """Count one generated token for each entry of `tenant_indexes`, int32[n]."""
+    def count_generated(
+        self, tenant_indexes: npt.NDArray[np.int32], traffic_classes: npt.NDArray[np.int32]
+    ) -> None:
+        """Count one generated token for each entry of both, int32[n]."""
         self.generated_tokens += len(tenant_indexes)
         counts = np.bincount(tenant_indexes).view(np.uint64)
         self.tenants.generated_tokens[: len(counts)] += counts
+        self.classes.generated_tokens += np.bincount(traffic_classes, minlength=NUM_CLASSES).view(
+            np.uint64
+        )
 
-    def count_started(self, tenant_index: int, prompt_tokens: int, cached_tokens: int) -> None:
+    def count_started(
+        self, tenant_index: int, traffic_class: int, prompt_tokens: int, cached_tokens: int
+    ) -> None:
         """Count the prompt of a request that got into a step for the first time."""
+        self.classes.prompt_tokens[traffic_class] += np.uint64(prompt_tokens)
+        self.classes.cached_tokens[traffic_class] += np.uint64(cached_tokens)
         self.prompt_tokens += prompt_tokens
         self.cached_tokens += cached_tokens
         self.tenants.prompt_tokens[tenant_index] += np.uint64(prompt_tokens)

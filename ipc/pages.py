@@ -9,7 +9,7 @@ readers of another version are refused.
 
 import numpy as np
 
-PAGE_VERSION = 4
+PAGE_VERSION = 5
 MAX_PAGE_REPLICAS = 8
 MAX_PAGE_TOKENIZERS = 8
 MAX_PAGE_TENANTS = 256  # the rest is summed in the last row, named `_other`
@@ -145,6 +145,9 @@ CLASS = np.dtype(
         ("reserved_step_tokens", np.int64),
         ("service", np.int64),
         ("virtual_lead", np.float64),
+        ("prompt_tokens", np.uint64),
+        ("cached_tokens", np.uint64),
+        ("generated_tokens", np.uint64),
         ("deadline_misses", np.uint64),
         ("queue_time", histogram(LATENCY_BUCKETS_S)),
     ]

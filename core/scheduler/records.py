@@ -87,8 +87,9 @@ class Records:
         if request.was_started:
             metering.count_recomputed(tenant, request.num_tokens - num_known_tokens)
             return
-        metering.count_started(tenant, request.prompt_len, request.num_cached_tokens)
-        metering.observe_queue_ns(tenant, request.traffic_class, now_ns - request.arrival_ns)
+        traffic_class = request.traffic_class
+        metering.count_started(tenant, traffic_class, request.prompt_len, request.num_cached_tokens)
+        metering.observe_queue_ns(tenant, traffic_class, now_ns - request.arrival_ns)
 
     def first_token(self, request: Request, now_ns: int) -> None:
         """Count the first token of a request, and the promise that it breaks."""

@@ -155,7 +155,8 @@ class _AppliedStep:
         table.last_token_ns[rows] = self._now_ns
         indexes = positions - table.prompt_len[rows]
         self._note_first_tokens(rows[indexes == 0])
-        self._scheduler.metering.count_generated(table.tenant_index[rows])
+        metering = self._scheduler.metering
+        metering.count_generated(table.tenant_index[rows], table.traffic_class[rows])
         self._output_tokens(results, rows, indexes)
         return rows, tokens
 

@@ -103,6 +103,11 @@ CLASS = (
         S_PER_NS,
     ),
     Shown(gauge("headrace_class_requests_running", "Running.", "class"), "num_running"),
+    Shown(counter("headrace_class_prompt_tokens_total", "Prompt.", "class"), "prompt_tokens"),
+    Shown(counter("headrace_class_cached_tokens_total", "Reused.", "class"), "cached_tokens"),
+    Shown(
+        counter("headrace_class_generated_tokens_total", "Generated.", "class"), "generated_tokens"
+    ),
     Shown(gauge("headrace_class_paused", "1 while an operator has paused it.", "class"), "paused"),
     Shown(gauge("headrace_class_weight", "Its weight among the classes.", "class"), "weight"),
     Shown(gauge("headrace_class_kv_blocks_held", "KV blocks held.", "class"), "held_blocks"),

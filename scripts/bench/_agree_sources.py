@@ -16,6 +16,7 @@ from scripts.bench._client import Client
 from scripts.bench._engine import Engine
 
 WATCH_EVERY_S = 0.1
+OF_REQUESTS = ("prompt_tokens", "cached_tokens", "generated_tokens")  # known by class as well
 COMMAND_S = 60.0
 # What a scrape or a command changes by itself.
 OF_THE_ASKING = (
@@ -146,8 +147,10 @@ class Places:
             "recomputed_tokens": "headrace_recomputed_tokens_total",
         }
         for name, family in totals.items():
-            parts = self.http.total(f"headrace_tenant_{name}_total")
-            yield from differs(f"tenants {name}", parts, self.http.total(family))
+            whole = self.http.total(family)
+            for by in ("tenant", "class") if name.endswith(OF_REQUESTS) else ("tenant",):
+                parts = self.http.total(f"headrace_{by}_{name}_total")
+                yield from differs(f"{by} {name}", parts, whole)
         times = {
             "time_to_first_token": "vllm:time_to_first_token",
             "inter_token_latency": "vllm:inter_token_latency",

@@ -11,6 +11,7 @@ import pytest
 
 from core.runtime.scheduler.loop import PUBLISH_NS
 from core.runtime.scheduler.page import (
+    CLASS_COUNTERS,
     COUNTERS,
     HISTOGRAMS,
     PREDICTION_COUNTERS,
@@ -42,7 +43,8 @@ def flat(record: Any, prefix: str = "") -> dict[str, np.ndarray[Any, Any]]:
 def counter_paths() -> set[str]:
     """Return the paths of all counters of the scheduler's page."""
     paths = {*COUNTERS, "finished", "rejections", "ring_errors", "dropped_frames"}
-    paths |= {"system_service", "classes.service", "classes.deadline_misses", "tenants.service"}
+    paths |= {"system_service", "classes.service", "tenants.service"}
+    paths |= {f"classes.{name}" for name in CLASS_COUNTERS}
     paths |= {f"tenants.{name}" for name in (*TENANT_COUNTERS, "rejections")}
     paths |= {f"replicas.{name}" for name in PREDICTION_COUNTERS}
     histograms = (*HISTOGRAMS, "queue_time", "classes.queue_time", "tenants.queue_time")
@@ -113,9 +115,11 @@ def test_no_counter_falls_when_a_process_is_replaced(victim: str, kill_point: in
     assert_intact(rig)
     num_prompt_tokens = watch.value("request_prompt_tokens.sum")
     assert watch.value("tenants.requests") == len(OPERATIONS)
-    assert watch.value("prompt_tokens") == watch.value("tenants.prompt_tokens") == num_prompt_tokens
+    assert watch.value("prompt_tokens") == num_prompt_tokens
     assert watch.value("generated_tokens") == len(OPERATIONS) * NUM_TOKENS
-    assert watch.value("tenants.generated_tokens") == len(OPERATIONS) * NUM_TOKENS
+    for rows in ("tenants", "classes"):
+        assert watch.value(f"{rows}.generated_tokens") == len(OPERATIONS) * NUM_TOKENS
+        assert watch.value(f"{rows}.prompt_tokens") == num_prompt_tokens
     assert watch.value("finished") == len(OPERATIONS)
     for name in ("queue_time", "classes.queue_time", "tenants.queue_time"):
         assert watch.value(f"{name}.counts") == len(OPERATIONS)

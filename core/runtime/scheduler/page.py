@@ -70,6 +70,7 @@ CLASS_FIELDS = (
     "num_waiting", "num_running", "held_blocks", "paused", "weight", "reserved_blocks",
     "reserved_seqs", "reserved_step_tokens", "service", "virtual_lead",
 )  # fmt: skip
+CLASS_COUNTERS = ("prompt_tokens", "cached_tokens", "generated_tokens", "deadline_misses")
 PREDICTION_COUNTERS = ("infeasible_steps", "predicted_ns", "measured_ns")
 STANDING_FIELDS = (
     "paused", "weight", "share_due", "share_used", "service", "virtual_lead", "budget_tokens",
@@ -99,7 +100,8 @@ def resumed_metering(page: Page) -> Metering:
 
 
 def _resume_classes(rows: Page, metering: Metering) -> None:
-    metering.deadline_misses_by_class[:] = rows["deadline_misses"]
+    for name in CLASS_COUNTERS:
+        getattr(metering.classes, name)[:] = rows[name]
     metering.queue_time_by_class.resume(rows["queue_time"])
 
 
@@ -215,7 +217,8 @@ def _fill_standings(page: Page, core: EngineCore, now_ns: int, before: Page) -> 
         arrival_ns = standing.oldest_arrival_ns
         row["oldest_wait_ns"] = now_ns - arrival_ns if arrival_ns else 0
     page["classes"]["service"] += before["classes"]["service"]
-    page["classes"]["deadline_misses"] = core.metering.deadline_misses_by_class
+    for name in CLASS_COUNTERS:
+        page["classes"][name] = getattr(core.metering.classes, name)
     core.metering.queue_time_by_class.fill(page["classes"]["queue_time"])
     rows = page["tenants"][: len(tenants.weight)]
     for name in STANDING_FIELDS:
