@@ -31,7 +31,8 @@ def test_a_wait_within_thirty_percent_is_good(
     predicted_s: float, actual_s: float, good: bool
 ) -> None:
     """Or within a tenth of a second."""
-    assert is_good(told(predicted_s, actual_s)) is good
+    asked = told(predicted_s, actual_s)
+    assert is_good(asked, asked.actual_s) is good
 
 
 def test_what_never_started_is_no_good_and_no_bad_prediction() -> None:
