@@ -9,8 +9,9 @@ R is a rate that the replicas seldom fall below, less the shares of the classes 
 promises, whose requests still to come are due earlier; d is a long step, the time by which those
 classes may be ahead of their shares, and that for which its own may wait for company. Earliest
 deadline first meets every deadline if any order does (Dertouzos 1974), but it only rules inside the
-windows: a flow that its own queue would take out of its window is protected only within the rate of
-its share.
+windows: a flow that its own prompts would take out of its window, those under way among them, is
+protected only within the rate of its share, less what it is ahead. A quarter of a window is left
+for what the flow decodes meanwhile, which is charged as well.
 """
 
 from core.clock import NS_PER_MS, NS_PER_S
@@ -26,6 +27,7 @@ from core.tenancy import NUM_CLASSES, TrafficClass
 
 LONGEST_STEP_NS = 500 * NS_PER_MS
 RATE_SHARE = 0.7  # of the cautious rate: decodes beside prompts become more
+WINDOW_SHARE = 0.75  # of a window: decodes are charged beside the prompts
 MAX_LATER = 64  # deadlines looked at; with more of them nobody is protected
 UNKNOWN_NS = 1 << 62
 
@@ -51,20 +53,24 @@ class Protection:
         """Take over how long classes may wait for company."""
         self._company_ns = [company.longest_ns(each) for each in TrafficClass]
 
-    def add(self, request: Request, now_ns: int, tokens_ahead: int) -> None:
-        """Take in a waiting request with a deadline; `tokens_ahead` are of prompts under way."""
+    def add(self, request: Request, now_ns: int, tokens_ahead: int, tokens_begun: int = 0) -> None:
+        """Take in a waiting request with a deadline; of prompts under way `tokens_ahead` stand
+        before it, and `tokens_begun` are of its own flow.
+        """
         traffic_class, flow = request.traffic_class, request.flow
         self._promise_ns[traffic_class] = request.ttft_deadline_ns - request.arrival_ns
         self._demands[traffic_class].add(request.ttft_deadline_ns, request.num_tokens)
         self._flow_tokens[flow] = self._flow_tokens.get(flow, 0) + request.num_tokens
-        if self._holds(request, now_ns, tokens_ahead):
+        if self._holds(request, now_ns, tokens_ahead, tokens_begun):
             self.protected.add(request)
+            self._flows.num_protected[flow] += 1
             self._by_deadline.add(request)
 
     def remove(self, request: Request) -> None:
         """Forget it."""
         if request in self.protected:
             self.protected.remove(request)
+            self._flows.num_protected[request.flow] -= 1
             self._by_deadline.remove(request)
         self._demands[request.traffic_class].remove(request.ttft_deadline_ns, request.num_tokens)
         self._flow_tokens[request.flow] -= request.num_tokens
@@ -89,7 +95,7 @@ class Protection:
         """Return the shortest time to the first token that was promised lately."""
         return min(self._promise_ns)
 
-    def _holds(self, request: Request, now_ns: int, tokens_ahead: int) -> bool:
+    def _holds(self, request: Request, now_ns: int, tokens_ahead: int, tokens_begun: int) -> bool:
         """Apply the demand test."""
         rate = RATE_SHARE * self._rate.cautious()
         share, delay_ns = self._left_by_shorter(request.traffic_class)
@@ -104,7 +110,9 @@ class Protection:
             if due > rate * share * (deadline_ns - begin_ns) / NS_PER_S:
                 return False
         left_s = (request.ttft_deadline_ns - begin_ns) / NS_PER_S
-        return self._is_within_share(request, deadlines[0][1] + tokens_ahead, rate * left_s)
+        class_tokens, own_tokens = deadlines[0][1] + tokens_ahead, tokens_begun
+        own_tokens += self._flow_tokens[request.flow]
+        return self._is_within_share(request, class_tokens, own_tokens, rate * left_s)
 
     def _left_by_shorter(self, traffic_class: int) -> tuple[float, int]:
         """Return what classes with shorter promises leave, and how long they may be ahead."""
@@ -128,23 +136,27 @@ class Protection:
         own = self._demands[request.traffic_class]
         return sum(each.due_by(deadline_ns) for each in self._demands if each is not own)
 
-    def _is_within_share(self, request: Request, class_tokens: int, possible: float) -> bool:
+    def _is_within_share(
+        self, request: Request, class_tokens: int, own_tokens: int, possible: float
+    ) -> bool:
         """Tell whether class and tenant stay in their windows, or need no more than their shares;
         `possible` tokens can be computed until the deadline.
         """
         shares, price = self._shares, self._shares.book.prices.prefill_token
-        classes = [shares.limits.of(each).weight for each in TrafficClass]
-        own, share = classes[request.traffic_class], self._class_share(request.traffic_class)
+        weights = [shares.limits.of(each).weight for each in TrafficClass]
+        own = weights[request.traffic_class]
+        most = max(
+            WINDOW_SHARE * shares.class_window,
+            possible * price * self._class_share(request.traffic_class) * max(weights) / own,
+        )
         lead = int(shares.class_leads()[request.traffic_class])
-        units = class_tokens * price * max(classes) / own
-        if lead + units > shares.class_window and class_tokens > possible * share:
+        if lead + class_tokens * price * max(weights) / own > most:
             return False
         tenants = self.tenant_weights()
-        own = tenants[request.tenant_index]
-        tokens = self._flow_tokens[request.flow]
-        units = tokens * price * max(tenants) / own
-        lead = shares.over_share(request.flow)
-        return lead + units <= shares.tenant_window or tokens <= possible * own / sum(tenants)
+        units_per_token = price * max(tenants) / tenants[request.tenant_index]
+        of_share = possible * price * max(tenants) / sum(tenants)
+        most = max(WINDOW_SHARE * shares.tenant_window, of_share)
+        return shares.over_share(request.flow) + own_tokens * units_per_token <= most
 
 
 def _deadline(request: Request) -> Place:

@@ -128,7 +128,8 @@ class Shedding:
         if _has_promise(request):
             now_ns = max(self._now_ns, request.arrival_ns)
             ahead = sum(self._tokens_ahead(each, due_ns(request)) for each in self._under_way)
-            self.protection.add(request, now_ns, ahead)
+            begun = sum(each.num_tokens for each in self._begun_of(request.flow))
+            self.protection.add(request, now_ns, ahead, begun)
             if self._is_sheddable(request):
                 alone_ns = self._alone_ns(request.num_tokens)
                 self._latest.put(request, request.ttft_deadline_ns - alone_ns)
