@@ -34,6 +34,7 @@ class Reserves:
         """Take over the reserves from now on."""
         configs = [limits.of(each) for each in TrafficClass]
         self._fractions = [config.reserved_kv_fraction for config in configs]
+        self._reserving = [c for c, fraction in enumerate(self._fractions) if fraction]
         self._is_strict = [config.strict_first for config in configs]
 
     def wanted(self, traffic_class: int, now_ns: int) -> None:
@@ -62,17 +63,14 @@ class Reserves:
         """Return the blocks that others reserve, do not hold, and do not lend to a request of
         `traffic_class` that can be dropped or preempted as told.
         """
-
-        def is_lent(other: int) -> bool:
+        kept = 0
+        for other in self._reserving:
             is_quiet = now_ns - self._wanted_ns[other] > QUIET_NS
             borrows = is_droppable or (is_quiet and is_preemptible)
-            return borrows and not self._is_strict[other]
-
-        return sum(
-            max(0, self._reserved(other, num_blocks) - held[other])
-            for other in range(NUM_CLASSES)
-            if other != traffic_class and not is_lent(other)
-        )
+            is_lent = borrows and not self._is_strict[other]
+            if other != traffic_class and not is_lent:
+                kept += max(0, self._reserved(other, num_blocks) - held[other])
+        return kept
 
     def _reserved(self, traffic_class: int, num_blocks: int) -> int:
         return int(self._fractions[traffic_class] * num_blocks)

@@ -78,6 +78,9 @@ class StartLimits:
         self._tenants: list[TenantConfig] = [limits.tenant(name) for name in names]
         self._classes: list[ClassConfig] = [limits.of(each) for each in TrafficClass]
         self._reserved = [config.reserved_seqs for config in self._classes]
+        self._reserving = [
+            (each, self._reserved[each]) for each in TrafficClass if self._reserved[each]
+        ]
         self._is_fixed = [not config.preemptible for config in self._classes]
         self._is_paused = [name in limits.paused for name in names]
         self._is_class_paused = [each.label in limits.paused_classes for each in TrafficClass]
@@ -145,9 +148,9 @@ class StartLimits:
         """Return how many rows each class may still claim of its reserve, if any."""
         running = self._on(replica).classes
         return {
-            each: config.reserved_seqs - running[each].num_requests
-            for each, config in zip(TrafficClass, self._classes, strict=True)
-            if config.reserved_seqs > running[each].num_requests
+            each: num_rows - running[each].num_requests
+            for each, num_rows in self._reserving
+            if num_rows > running[each].num_requests
         }
 
     def check_integrity(self) -> None:
