@@ -46,14 +46,22 @@ def matching(text: str) -> list[Command]:
 
 
 def parse(text: str) -> Typed:
-    """Return the command of a line: NAME VALUE … --argument VALUE …; raises TypingError."""
+    """Return the command of a line: NAME VALUE … --argument VALUE …; raises TypingError.
+
+    A command of a group may be typed as `headrace ctl` spells it: `cache stats` is `cache-stats`.
+    """
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise TypingError(str(error).lower()) from error
-    command = COMMANDS.get(words[0]) if words else None
+    if not words:
+        raise TypingError("type a command")
+    grouped = COMMANDS.get("-".join(words[:2]))
+    if grouped is not None and grouped.group == words[0]:
+        return Typed(grouped, _arguments(grouped, words[2:]))
+    command = COMMANDS.get(words[0])
     if command is None:
-        raise TypingError(f"there is no command {words[0]!r}" if words else "type a command")
+        raise TypingError(f"there is no command {words[0]!r}")
     return Typed(command, _arguments(command, words[1:]))
 
 

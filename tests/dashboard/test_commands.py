@@ -89,3 +89,10 @@ def test_an_answer_has_fields_then_tables() -> None:
         "a     1", "long  yes", "x     2.5", "none  -", "b", "  c  d?[2J", "rows", "  n   m",
         "  1   p, 2", "  22  -", "texts", "  u, v", "empty", "  -",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["cache drop --tenant acme", "cache-drop --tenant acme"])
+def test_a_grouped_command_has_two_spellings(text: str) -> None:
+    """That of `headrace ctl`, and its name in the list."""
+    typed = parse(text)
+    assert (typed.command.name, typed.args) == ("cache-drop", {"tenant": "acme"})
