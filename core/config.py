@@ -36,6 +36,8 @@ class EngineConfig:
     """`cpu` (CUDA comes with the GPU executors)."""
     dtype: str = "bfloat16"
     """Weights, activations and KV: `bfloat16` or `float32`."""
+    quantization: str = "none"
+    """Weights of products: `none` (as `dtype`), `int8` or `int4`."""
     replicas: int = 1
     """Executor processes, each with its own KV pool."""
     threads: int = 0
@@ -77,6 +79,7 @@ class EngineConfig:
         yield from one_of("engine.executor", self.executor, ("local", "simulated"))
         yield from one_of("engine.device", self.device, ("cpu",))
         yield from one_of("engine.dtype", self.dtype, ("bfloat16", "float32"))
+        yield from one_of("engine.quantization", self.quantization, ("none", "int8", "int4"))
         yield from in_range("engine.replicas", self.replicas, 1, MAX_REPLICAS)
         yield from in_range("engine.threads", self.threads, 0, 1024)
         yield from in_range("engine.max_model_len", self.max_model_len, 16, MAX_MODEL_LEN_LIMIT)

@@ -21,6 +21,7 @@ from core.executor.model_runner import LOGITS_BYTES_MAX, ModelRunner
 from core.executor.protocol import NO_STATISTICS, ExecutorInfo, ExecutorSettings, ExecutorStatistics
 from core.executor.step_timing import StepTimer, copy_speed, known_or_measured
 from core.executor.threads import available_cores, resolve_threads
+from core.kernels.matrix import QUANTIZATIONS
 from core.kernels.paged_attention import AttentionBatch
 from core.kernels.selection import Kernels, select_kernels
 from core.models.decoder import Decoder
@@ -63,6 +64,7 @@ class LocalExecutor:
             kernels = select_kernels(
                 settings.cache_directory,
                 DTYPES[settings.dtype],
+                quantization=QUANTIZATIONS[settings.quantization],
                 head_dim=config.head_dim,
                 widths=(config.hidden_size, config.q_size, config.intermediate_size),
             )
@@ -145,7 +147,7 @@ class LocalExecutor:
         settings = self._settings
         facts = (
             cpu_name(), available_cores(), threads, settings.replicas, settings.dtype,
-            settings.block_size, kernels.name, model.config, model.num_positions,
+            settings.quantization, settings.block_size, kernels.name, model.config, model.num_positions,
         )  # fmt: skip
         return known_or_measured(
             settings.cache_directory,

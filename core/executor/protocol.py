@@ -20,6 +20,7 @@ class ExecutorSettings:
     model_directory: Path
     cache_directory: Path  # compiled kernels and the costs of steps are kept here
     dtype: str = "bfloat16"  # or "float32"
+    quantization: str = "none"  # or "int8", "int4": the weights
     replicas: int = 1  # executor processes that share this machine's cores and memory
     threads: int = 0  # 0 = cores this process may use divided by `replicas`
     max_model_len: int = 8192

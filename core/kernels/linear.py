@@ -4,11 +4,11 @@
     residual  x · Wᵀ + bias + other                             back into the residual stream
     gated     act(rms_norm(x) · Gᵀ) * (rms_norm(x) · Uᵀ)        the first half of the MLP
 
-x, other, result [tokens, …] in the model's dtype, weights [out, in] in the same, norms [in] and
-biases [out] float32; without a norm x is taken as it is. `act` is `silu` or `gelu` (its tanh form).
-Sums, norms and activations are float32; the normalized x and the result are rounded once.
-The C++ forms keep one packed copy of the weight (see `linear.cpp`), and the result for a token does
-not depend on the other tokens, bit for bit.
+x, other, result [tokens, …] in the model's dtype, weights [out, in] plain or quantized (see
+`matrix`), norms [in] and biases [out] float32; without a norm x is taken as it is. `act` is `silu`
+or `gelu` (its tanh form). Sums, norms and activations are float32; the normalized x and the result
+are rounded once. The C++ forms read one packed copy of the weight (see `linear.cpp`), and the
+result for a token does not depend on the other tokens, bit for bit.
 """
 
 import ctypes
@@ -18,8 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-PANEL_COLUMNS = 32
-LANES = 16
+from core.kernels.matrix import LANES, Matrix, PackedMatrix
 
 
 class Normed(Protocol):
@@ -71,20 +70,20 @@ def _normalized(x: Tensor, norm: Tensor | None, epsilon: float) -> Tensor:
 class TorchNormed:
     """The reference."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(self, weight: Matrix, bias: Tensor | None = None) -> None:
         self._weight, self._bias = weight, bias
-        self.num_bytes = weight.nbytes + _bytes_of(bias)
+        self.num_bytes = weight.num_bytes + _bytes_of(bias)
 
     def __call__(self, x: Tensor, norm: Tensor | None, epsilon: float) -> Tensor:
         """Return rms_norm(x)·Wᵀ + bias."""
-        product = torch.nn.functional.linear(_normalized(x, norm, epsilon), self._weight)
-        return product if self._bias is None else (product.float() + self._bias).to(x.dtype)
+        product = self._weight.product(_normalized(x, norm, epsilon))
+        return (product if self._bias is None else product.float() + self._bias).to(x.dtype)
 
 
 class TorchResidual:
     """The reference."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(self, weight: Matrix, bias: Tensor | None = None) -> None:
         self._product = TorchNormed(weight, bias)
         self.num_bytes = self._product.num_bytes
 
@@ -96,16 +95,15 @@ class TorchResidual:
 class TorchGated:
     """The reference."""
 
-    def __init__(self, gate: Tensor, up: Tensor, activation: str = "silu") -> None:
+    def __init__(self, gate: Matrix, up: Matrix, activation: str = "silu") -> None:
         self._gate, self._up = gate, up
         self._activation = ACTIVATIONS[activation]
-        self.num_bytes = gate.nbytes + up.nbytes
+        self.num_bytes = gate.num_bytes + up.num_bytes
 
     def __call__(self, x: Tensor, norm: Tensor | None, epsilon: float) -> Tensor:
         """Return act(rms_norm(x)·Gᵀ) * (rms_norm(x)·Uᵀ)."""
         normed = _normalized(x, norm, epsilon)
-        gate = torch.nn.functional.linear(normed, self._gate).float()
-        up = torch.nn.functional.linear(normed, self._up).float()
+        gate, up = self._gate.product(normed).float(), self._up.product(normed).float()
         return (self._activation(gate) * up).to(x.dtype)
 
 
@@ -114,7 +112,7 @@ def _bytes_of(tensor: Tensor | None) -> int:
 
 
 class _Product(ctypes.Structure):
-    """`headrace::Product` of `linear.cpp`, field by field."""
+    """`headrace::Product` of `panels.h`, field by field."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "norm", "weight", "bias", "other", "out")),
@@ -126,32 +124,23 @@ class _Product(ctypes.Structure):
 class NativeProduct:
     """One packed weight and the C++ function that multiplies with it.
 
-    `kind` is `normed`, `add`, `silu`, `gelu` or `logits`; `packed` has the panels of `columns`
-    results, `bias` is float32 [columns].
+    `kind` is `normed`, `add`, `silu`, `gelu` or `logits`; `bias` is float32 [columns].
     """
 
     def __init__(
-        self,
-        library: ctypes.CDLL,
-        kind: str,
-        packed: Tensor,
-        inputs: int,
-        columns: int,
-        bias: Tensor | None = None,
+        self, library: ctypes.CDLL, kind: str, weight: PackedMatrix, bias: Tensor | None = None
     ) -> None:
-        suffix = "bfloat16" if packed.dtype == torch.bfloat16 else "float32"
-        self._function = getattr(library, f"headrace_{kind}_{suffix}")
-        self._packed, self._bias = packed, bias
-        self._columns = columns
-        self._out_dtype = torch.float32 if kind == "logits" else packed.dtype
+        self._function = getattr(library, f"headrace_{kind}_{weight.format}")
+        self._weight, self._bias = weight, bias
+        self._out_dtype = torch.float32 if kind == "logits" else weight.dtype
         self._product = _Product(
-            weight=packed.data_ptr(),
+            weight=weight.data.data_ptr(),
             bias=None if bias is None else bias.data_ptr(),
-            inputs=inputs,
-            columns=columns,
+            inputs=weight.inputs,
+            columns=weight.columns,
         )
         self._address = ctypes.addressof(self._product)
-        self.num_bytes = packed.nbytes + _bytes_of(bias)
+        self.num_bytes = weight.num_bytes + _bytes_of(bias)
 
     def run(
         self,
@@ -164,7 +153,7 @@ class NativeProduct:
         """Return [rows, columns] for contiguous x [rows, inputs]."""
         assert x.is_contiguous(), "rows of x must follow each other"
         rows = x.shape[0]
-        out = torch.empty(rows, self._columns, dtype=self._out_dtype)
+        out = torch.empty(rows, self._weight.columns, dtype=self._out_dtype)
         product = self._product
         product.x = x.data_ptr()
         product.norm = None if norm is None else norm.data_ptr()
@@ -184,10 +173,10 @@ class NativeProduct:
 class NativeNormed:
     """rms_norm(x)·Wᵀ + bias by `linear.cpp`."""
 
-    def __init__(self, library: ctypes.CDLL, weight: Tensor, bias: Tensor | None = None) -> None:
-        columns, inputs = weight.shape
-        packed = pack_panels(weight, PANEL_COLUMNS)
-        self._product = NativeProduct(library, "normed", packed, inputs, columns, bias)
+    def __init__(
+        self, library: ctypes.CDLL, weight: PackedMatrix, bias: Tensor | None = None
+    ) -> None:
+        self._product = NativeProduct(library, "normed", weight, bias)
         self.num_bytes = self._product.num_bytes
 
     def __call__(self, x: Tensor, norm: Tensor | None, epsilon: float) -> Tensor:
@@ -198,10 +187,10 @@ class NativeNormed:
 class NativeResidual:
     """x·Wᵀ + bias + other by `linear.cpp`."""
 
-    def __init__(self, library: ctypes.CDLL, weight: Tensor, bias: Tensor | None = None) -> None:
-        columns, inputs = weight.shape
-        packed = pack_panels(weight, PANEL_COLUMNS)
-        self._product = NativeProduct(library, "add", packed, inputs, columns, bias)
+    def __init__(
+        self, library: ctypes.CDLL, weight: PackedMatrix, bias: Tensor | None = None
+    ) -> None:
+        self._product = NativeProduct(library, "add", weight, bias)
         self.num_bytes = self._product.num_bytes
 
     def __call__(self, x: Tensor, other: Tensor) -> Tensor:
@@ -210,30 +199,14 @@ class NativeResidual:
 
 
 class NativeGated:
-    """act(rms_norm(x)·Gᵀ) * (rms_norm(x)·Uᵀ) by `linear.cpp`."""
+    """act(rms_norm(x)·Gᵀ) * (rms_norm(x)·Uᵀ) by `linear.cpp`; the weight is a `pack_pair`."""
 
     def __init__(
-        self, library: ctypes.CDLL, gate: Tensor, up: Tensor, activation: str = "silu"
+        self, library: ctypes.CDLL, weight: PackedMatrix, activation: str = "silu"
     ) -> None:
-        columns, inputs = gate.shape
-        halves = torch.stack((pack_panels(gate, LANES), pack_panels(up, LANES)), dim=2)
-        packed = halves.flatten(2, 3).contiguous()  # [panels, inputs/pack, gate 16 | up 16, pack]
-        self._product = NativeProduct(library, activation, packed, inputs, columns)
+        self._product = NativeProduct(library, activation, weight)
         self.num_bytes = self._product.num_bytes
 
     def __call__(self, x: Tensor, norm: Tensor | None, epsilon: float) -> Tensor:
         """Return the product."""
         return self._product.run(x, norm=norm, epsilon=epsilon)
-
-
-def pack_panels(weight: Tensor, width: int) -> Tensor:
-    """Return [panels, inputs/pack, width, pack] of `weight` [columns, inputs], zero-padded.
-
-    `pack` is the number of elements in 32 bits.
-    """
-    columns, inputs = weight.shape
-    pack = 4 // weight.itemsize
-    panels = -(-columns // width)
-    padded = torch.nn.functional.pad(weight, (0, 0, 0, panels * width - columns))
-    split = padded.view(panels, width, inputs // pack, pack)
-    return split.permute(0, 2, 1, 3).contiguous()

@@ -25,7 +25,7 @@ from pathlib import Path
 
 SOURCE_DIRECTORY = Path(__file__).parent
 SOURCES = ("paged_attention.cpp", "linear.cpp", "norm.cpp", "choice.cpp", "vocabulary.cpp")
-HEADERS = ("simd.h",)
+HEADERS = ("simd.h", "panels.h", "quantized.h")
 FLAGS = (
     "-std=c++17",
     "-O3",
@@ -39,10 +39,10 @@ GENERIC_FLAGS = tuple(flag for flag in FLAGS if flag != "-mprefer-vector-width=5
 COMPILERS = ("g++", "c++", "clang++")
 BUILD_TIMEOUT_S = 300
 BUILD_PREFIX = "build-"
-POINTER_FUNCTIONS = (
-    *("paged_attention", "normed", "add", "silu", "gelu", "logits"),
-    *("norm_add", "norm_heads"),
-)  # of each dtype, called with the address of their arguments
+DTYPES = ("float32", "bfloat16")
+WEIGHT_FORMATS = (*DTYPES, *(f"{name}_{dtype}" for name in ("int8", "int4") for dtype in DTYPES))
+EMBED_FORMATS = tuple(name for name in WEIGHT_FORMATS if not name.startswith("int4"))
+PRODUCTS = ("normed", "add", "silu", "gelu", "logits")
 OPENMP_LIBRARIES = ("libgomp", "libiomp5", "libomp")
 
 logger = logging.getLogger(__name__)
@@ -156,13 +156,21 @@ def load_library(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     pointer, integer = ctypes.c_void_p, ctypes.c_int32
     signatures: dict[str, list[type]] = {
-        "headrace_embed": [pointer, pointer, pointer, integer, integer],
         "headrace_argmax": [pointer, pointer, pointer, integer, integer],
         "headrace_draw": [pointer],
     }
-    for dtype in ("float32", "bfloat16"):
-        for name in POINTER_FUNCTIONS:
-            signatures[f"headrace_{name}_{dtype}"] = [pointer]
+    signatures |= {
+        f"headrace_{name}_{dtype}": [pointer]
+        for name in ("paged_attention", "norm_add", "norm_heads")
+        for dtype in DTYPES
+    }
+    signatures |= {
+        f"headrace_{name}_{weights}": [pointer] for name in PRODUCTS for weights in WEIGHT_FORMATS
+    }
+    signatures |= {
+        f"headrace_embed_{weights}": [pointer, pointer, pointer, integer, integer]
+        for weights in EMBED_FORMATS
+    }
     for name, arguments in signatures.items():
         function = getattr(library, name)
         function.argtypes = arguments

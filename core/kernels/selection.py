@@ -26,6 +26,14 @@ from core.kernels.linear import (
     TorchNormed,
     TorchResidual,
 )
+from core.kernels.matrix import (
+    INT8,
+    Quantization,
+    RoundedMatrix,
+    make_matrix,
+    pack_matrix,
+    pack_pair,
+)
 from core.kernels.native import load_native
 from core.kernels.norm import (
     HeadNorms,
@@ -44,7 +52,12 @@ from core.kernels.paged_attention import (
     PagedAttention,
     TorchPagedAttention,
 )
-from core.kernels.vocabulary import PackedVocabulary, PlainVocabulary, Vocabulary
+from core.kernels.vocabulary import (
+    PackedVocabulary,
+    PlainVocabulary,
+    RoundedVocabulary,
+    Vocabulary,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +68,7 @@ class Kernels:
 
     library: ctypes.CDLL | None
     dtype: torch.dtype
+    quantization: Quantization | None = None
 
     @property
     def path(self) -> str:
@@ -69,20 +83,21 @@ class Kernels:
     def normed(self, weight: Tensor, bias: Tensor | None = None) -> Normed:
         """Return the product rms_norm(x)·Wᵀ + bias with `weight` [out, in]."""
         if self.library is None:
-            return TorchNormed(weight, bias)
-        return NativeNormed(self.library, weight, bias)
+            return TorchNormed(make_matrix(weight, self.quantization), bias)
+        return NativeNormed(self.library, pack_matrix(weight, self.quantization), bias)
 
     def residual(self, weight: Tensor, bias: Tensor | None = None) -> Residual:
         """Return the product x·Wᵀ + bias + other with `weight` [out, in]."""
         if self.library is None:
-            return TorchResidual(weight, bias)
-        return NativeResidual(self.library, weight, bias)
+            return TorchResidual(make_matrix(weight, self.quantization), bias)
+        return NativeResidual(self.library, pack_matrix(weight, self.quantization), bias)
 
     def gated(self, gate: Tensor, up: Tensor, activation: str = "silu") -> Gated:
         """Return the gated product with `gate` and `up` [out, in]; `silu` or `gelu`."""
         if self.library is None:
-            return TorchGated(gate, up, activation)
-        return NativeGated(self.library, gate, up, activation)
+            gate_matrix, up_matrix = (make_matrix(one, self.quantization) for one in (gate, up))
+            return TorchGated(gate_matrix, up_matrix, activation)
+        return NativeGated(self.library, pack_pair(gate, up, self.quantization), activation)
 
     def norm_add(self, norm: Tensor, epsilon: float) -> NormAdd:
         """Return other + rms_norm(x) with `norm` float32 [size]."""
@@ -97,10 +112,16 @@ class Kernels:
         return NativeNormHeads(self.library, norms, self.dtype)
 
     def vocabulary(self, weight: Tensor) -> Vocabulary:
-        """Return the embedding or LM head with `weight` [vocabulary, hidden]."""
-        if self.library is None:
+        """Return the embedding or LM head with `weight` [vocabulary, hidden].
+
+        It is never in less than 8 bits: each token has one row only.
+        """
+        quantization = None if self.quantization is None else INT8
+        if self.library is not None:
+            return PackedVocabulary(self.library, pack_matrix(weight, quantization))
+        if quantization is None:
             return PlainVocabulary(weight)
-        return PackedVocabulary(self.library, weight)
+        return RoundedVocabulary(RoundedMatrix(weight, quantization), self.dtype)
 
     def choice(self) -> Choice:
         """Return the ways to choose tokens."""
@@ -116,7 +137,12 @@ class Kernels:
 
 
 def select_kernels(
-    cache_directory: Path, dtype: torch.dtype, *, head_dim: int, widths: Sequence[int]
+    cache_directory: Path,
+    dtype: torch.dtype,
+    *,
+    quantization: Quantization | None = None,
+    head_dim: int,
+    widths: Sequence[int],
 ) -> Kernels:
     """Return the C++ kernels if they can be built and fit the model, else the references.
 
@@ -128,5 +154,5 @@ def select_kernels(
             head_dim,
             ", ".join(map(str, widths)),
         )
-        return Kernels(None, dtype)
-    return Kernels(load_native(cache_directory), dtype)
+        return Kernels(None, dtype, quantization)
+    return Kernels(load_native(cache_directory), dtype, quantization)

@@ -10,7 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from core.kernels.linear import PANEL_COLUMNS, NativeProduct, pack_panels, rms_norm
+from core.kernels.linear import NativeProduct, rms_norm
+from core.kernels.matrix import PackedMatrix, RoundedMatrix
 
 
 class Vocabulary(Protocol):
@@ -46,25 +47,37 @@ class PlainVocabulary:
         return rms_norm(x, norm, epsilon).float() @ self._weight.float().T
 
 
-class PackedVocabulary:
-    """The same by `linear.cpp` and `vocabulary.cpp`."""
+class RoundedVocabulary:
+    """The reference of a quantized matrix: rounded rows, products of rounded numbers."""
 
-    def __init__(self, library: ctypes.CDLL, weight: Tensor) -> None:
-        vocab_size, self._hidden_size = weight.shape
-        self._embed = library.headrace_embed
-        self._packed = pack_panels(weight, PANEL_COLUMNS)
-        self._product = NativeProduct(
-            library, "logits", self._packed, self._hidden_size, vocab_size
-        )
-        self.num_bytes = self._packed.nbytes
+    def __init__(self, weight: RoundedMatrix, dtype: torch.dtype) -> None:
+        self._weight, self._dtype = weight, dtype
+        self.num_bytes = weight.num_bytes
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """Return the rounded rows of `token_ids`."""
+        return self._weight.rows(token_ids.long()).to(self._dtype)
+
+    def logits(self, x: Tensor, norm: Tensor, epsilon: float) -> Tensor:
+        """Return float32 logits."""
+        return self._weight.product(rms_norm(x, norm, epsilon))
+
+
+class PackedVocabulary:
+    """The same by `linear.cpp` and `vocabulary.cpp`; the matrix is plain or in 8 bits."""
+
+    def __init__(self, library: ctypes.CDLL, weight: PackedMatrix) -> None:
+        self._embed = getattr(library, f"headrace_embed_{weight.format}")
+        self._weight = weight
+        self._product = NativeProduct(library, "logits", weight)
+        self.num_bytes = weight.num_bytes
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """Return the rows of `token_ids`, which must lie inside the vocabulary."""
-        num_tokens = token_ids.shape[0]
-        out = torch.empty(num_tokens, self._hidden_size, dtype=self._packed.dtype)
-        depth = self._packed.shape[1]
+        weight = self._weight
+        out = torch.empty(len(token_ids), weight.inputs, dtype=weight.dtype)
         self._embed(
-            self._packed.data_ptr(), token_ids.data_ptr(), out.data_ptr(), num_tokens, depth
+            weight.data.data_ptr(), token_ids.data_ptr(), out.data_ptr(), len(out), weight.inputs
         )
         return out
 

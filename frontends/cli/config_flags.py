@@ -36,6 +36,7 @@ SERVE_SHORTCUTS = (
     Shortcut("--model", "engine.model"),
     Shortcut("--replicas", "engine.replicas"),
     Shortcut("--dtype", "engine.dtype"),
+    Shortcut("--quantization", "engine.quantization"),
     Shortcut("--log-level", "supervision.log_level"),
 )
 ENGINE_SHORTCUTS = tuple(s for s in SERVE_SHORTCUTS if s.key.startswith("engine."))

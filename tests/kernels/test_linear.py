@@ -7,16 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.kernels.linear import (
-    ACTIVATIONS,
-    NativeGated,
-    NativeNormed,
-    NativeResidual,
-    TorchGated,
-    TorchNormed,
-    TorchResidual,
-    rms_norm,
-)
+from core.kernels.linear import ACTIVATIONS, rms_norm
+from core.kernels.matrix import QUANTIZATIONS
+from core.kernels.selection import Kernels
 from tests.support.native_kernels import native_library
 
 DTYPES = pytest.mark.parametrize(
@@ -25,7 +18,10 @@ DTYPES = pytest.mark.parametrize(
 SHAPES = pytest.mark.parametrize(
     ("inputs", "columns"), [(16, 7), (48, 32), (80, 61), (576, 160)], ids=lambda size: str(size)
 )
+FORMATS = pytest.mark.parametrize("quantization", QUANTIZATIONS)
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-6}
+# An input that lies between two integers may be rounded either way.
+ROUNDED_TOLERANCE = {torch.float32: 5e-3, torch.bfloat16: 2**-4}
 EPSILON = 1e-5
 KINDS = pytest.mark.parametrize(
     "kind", ["normed", "biased", "residual", "biased-residual", "gated", "geglu"]
@@ -50,60 +46,56 @@ class Operands:
         self.norm = 1 + random(inputs) / 10
         self.bias = random(columns)
 
-    def native(self) -> dict[str, Product]:
-        """Each product as a function of (x, other) by the C++ kernels."""
-        library = native_library()
-        normed = NativeNormed(library, self.weight)
-        gated = NativeGated(library, self.weight, self.up)
-        biased = NativeNormed(library, self.weight, self.bias)
-        geglu = NativeGated(library, self.weight, self.up, "gelu")
+    def products(self, kernels: Kernels) -> dict[str, Product]:
+        """Each product as a function of (x, other)."""
+        normed, biased = kernels.normed(self.weight), kernels.normed(self.weight, self.bias)
+        gated, geglu = (kernels.gated(self.weight, self.up, name) for name in ("silu", "gelu"))
         return {
             "normed": lambda x, other: normed(x, self.norm, EPSILON),
             "biased": lambda x, other: biased(x, None, EPSILON),
-            "residual": NativeResidual(library, self.weight),
-            "biased-residual": NativeResidual(library, self.weight, self.bias),
+            "residual": kernels.residual(self.weight),
+            "biased-residual": kernels.residual(self.weight, self.bias),
             "gated": lambda x, other: gated(x, self.norm, EPSILON),
             "geglu": lambda x, other: geglu(x, None, EPSILON),
         }
 
-    def reference(self) -> dict[str, Product]:
-        """The same by the references."""
-        normed, gated = TorchNormed(self.weight), TorchGated(self.weight, self.up)
-        biased, geglu = (
-            TorchNormed(self.weight, self.bias),
-            TorchGated(self.weight, self.up, "gelu"),
-        )
-        return {
-            "normed": lambda x, other: normed(x, self.norm, EPSILON),
-            "biased": lambda x, other: biased(x, None, EPSILON),
-            "residual": TorchResidual(self.weight),
-            "biased-residual": TorchResidual(self.weight, self.bias),
-            "gated": lambda x, other: gated(x, self.norm, EPSILON),
-            "geglu": lambda x, other: geglu(x, None, EPSILON),
-        }
+
+def native(dtype: torch.dtype, quantization: str = "none") -> Kernels:
+    """The C++ kernels."""
+    return Kernels(native_library(), dtype, QUANTIZATIONS[quantization])
+
+
+def reference(dtype: torch.dtype, quantization: str = "none") -> Kernels:
+    """The plain-torch ones."""
+    return Kernels(None, dtype, QUANTIZATIONS[quantization])
 
 
 @DTYPES
 @SHAPES
 @pytest.mark.parametrize("rows", [1, 2, 5, 12, 13, 63])
+@FORMATS
 @KINDS
 def test_native_equals_reference(
-    kind: str, rows: int, inputs: int, columns: int, dtype: torch.dtype
+    kind: str, quantization: str, rows: int, inputs: int, columns: int, dtype: torch.dtype
 ) -> None:
-    """Every product of odd shapes agrees to the rounding of the dtype."""
+    """Every product of odd shapes and every format of weights agrees to the rounding of numbers."""
     operands = Operands(rows, inputs, columns, dtype)
-    got = operands.native()[kind](operands.x, operands.other)
-    expected = operands.reference()[kind](operands.x, operands.other)
+    got = operands.products(native(dtype, quantization))[kind](operands.x, operands.other)
+    expected = operands.products(reference(dtype, quantization))[kind](operands.x, operands.other)
     assert got.dtype == dtype
-    torch.testing.assert_close(got, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    tolerance = TOLERANCE[dtype] if quantization == "none" else ROUNDED_TOLERANCE[dtype]
+    torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
 
 
 @DTYPES
+@FORMATS
 @KINDS
-def test_a_row_is_the_same_alone_and_among_others(kind: str, dtype: torch.dtype) -> None:
+def test_a_row_is_the_same_alone_and_among_others(
+    kind: str, quantization: str, dtype: torch.dtype
+) -> None:
     """A token's product is bit-identical whatever other tokens are in the step."""
     operands = Operands(65, 576, 96, dtype)
-    product = operands.native()[kind]
+    product = operands.products(native(dtype, quantization))[kind]
     together = product(operands.x, operands.other)
     for rows in (1, 2, 3, 8, 12, 31, 64):
         alone = product(operands.x[:rows].contiguous(), operands.other[:rows].contiguous())
@@ -111,21 +103,23 @@ def test_a_row_is_the_same_alone_and_among_others(kind: str, dtype: torch.dtype)
 
 
 @KINDS
-def test_nan_stays_in_its_row(kind: str) -> None:
-    """A row with a NaN does not touch its neighbours."""
+@FORMATS
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+def test_nan_stays_in_its_row(kind: str, quantization: str, poison: float) -> None:
+    """A row with a NaN or an infinity ends as NaN or infinity and does not touch its neighbours."""
     operands = Operands(14, 32, 32, torch.float32)
-    operands.x[6, 5] = math.nan
-    out = operands.native()[kind](operands.x, operands.other)
-    assert out.isnan().any(dim=1).nonzero().flatten().tolist() == [6]
-    assert out[6].isnan().all()
+    operands.x[6, 5] = poison
+    out = operands.products(native(torch.float32, quantization))[kind](operands.x, operands.other)
+    assert (~out.isfinite()).any(dim=1).nonzero().flatten().tolist() == [6]
 
 
 def test_a_row_of_zeros_stays_zero() -> None:
     """Epsilon keeps a row without any magnitude finite, in kernel and reference."""
     x, norm = torch.zeros(2, 32), torch.ones(32)
     assert torch.equal(rms_norm(x, norm, EPSILON), x)
-    normed = NativeNormed(native_library(), torch.ones(4, 32))
-    assert torch.equal(normed(x, norm, EPSILON), torch.zeros(2, 4))
+    for name in QUANTIZATIONS:
+        normed = native(torch.float32, name).normed(torch.ones(4, 32))
+        assert torch.equal(normed(x, norm, EPSILON), torch.zeros(2, 4))
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -135,6 +129,6 @@ def test_activations_are_finite_everywhere(value: float, activation: str) -> Non
     weight = torch.zeros(1, 16)
     weight[0, 0] = 1.0
     x = torch.ones(1, 16)
-    gated = NativeGated(native_library(), weight * value, weight, activation)
+    gated = native(torch.float32).gated(weight * value, weight, activation)
     exact = ACTIVATIONS[activation](torch.tensor([[value]], dtype=torch.float64)).float()
     torch.testing.assert_close(gated(x, torch.ones(16), 0.0), exact, rtol=1e-5, atol=1e-8)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from core.kernels.vocabulary import PackedVocabulary, PlainVocabulary
+from core.kernels.matrix import INT8, RoundedMatrix, pack_matrix
+from core.kernels.vocabulary import PackedVocabulary, PlainVocabulary, RoundedVocabulary
 from tests.support.native_kernels import native_library
 
 DTYPES = pytest.mark.parametrize(
@@ -20,7 +21,8 @@ def both(
     """The same random matrix in both forms."""
     generator = torch.Generator().manual_seed(vocab_size)
     weight = torch.randn(vocab_size, hidden, generator=generator).to(dtype)
-    return PlainVocabulary(weight), PackedVocabulary(native_library(), weight)
+    packed = PackedVocabulary(native_library(), pack_matrix(weight, None))
+    return PlainVocabulary(weight), packed
 
 
 @DTYPES
@@ -51,3 +53,18 @@ def test_a_row_of_logits_is_the_same_alone_and_among_others(dtype: torch.dtype) 
     together = packed.logits(x, NORM, 1e-5)
     for rows in (1, 2, 12, 17):
         assert torch.equal(packed.logits(x[:rows].contiguous(), NORM, 1e-5), together[:rows])
+
+
+@DTYPES
+@pytest.mark.parametrize("vocab_size", [7, 301])
+def test_a_quantized_vocabulary_equals_its_reference(vocab_size: int, dtype: torch.dtype) -> None:
+    """In 8 bits, embeddings are the rounded rows exactly, and logits agree to input rounding."""
+    weight = torch.randn(vocab_size, HIDDEN, generator=torch.Generator().manual_seed(3)).to(dtype)
+    packed = PackedVocabulary(native_library(), pack_matrix(weight, INT8))
+    plain = RoundedVocabulary(RoundedMatrix(weight, INT8), dtype)
+    token_ids = torch.tensor([0, 6, vocab_size - 1], dtype=torch.int32)
+    assert torch.equal(packed.embed(token_ids), plain.embed(token_ids))
+    x = torch.randn(5, HIDDEN, generator=torch.Generator().manual_seed(4)).to(dtype)
+    torch.testing.assert_close(
+        packed.logits(x, NORM, 1e-5), plain.logits(x, NORM, 1e-5), rtol=0.02, atol=0.15
+    )

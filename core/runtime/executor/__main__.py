@@ -31,9 +31,9 @@ from ipc.heartbeat import HeartbeatState
 def executor_settings(engine: EngineConfig, card: ModelCard, cache: Path) -> ExecutorSettings:
     """Return what an executor must be told; kernels are kept below the directory `cache`."""
     names = (
-        "dtype", "replicas", "threads", "max_model_len", "max_num_batched_tokens", "block_size",
-        "num_kv_blocks", "kv_memory_fraction", "kv_memory_limit_bytes", "swap_memory_bytes",
-        "simulated_step_us", "simulated_token_us",
+        "dtype", "quantization", "replicas", "threads", "max_model_len", "max_num_batched_tokens",
+        "block_size", "num_kv_blocks", "kv_memory_fraction", "kv_memory_limit_bytes",
+        "swap_memory_bytes", "simulated_step_us", "simulated_token_us",
     )  # fmt: skip
     return ExecutorSettings(
         model_directory=Path(card.path),

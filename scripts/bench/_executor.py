@@ -1,0 +1,175 @@
+"""What a step costs in each format of weights, at best, and what precision the format keeps.
+
+Owns: decode and prefill steps of the model alone, in this process, without an engine; the
+perplexity of a fixed text. Never knows: scheduling or sampling. The limits are measured in the
+same run: memory read by all threads, and the machine's best matrix product in bfloat16.
+"""
+
+import argparse
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from core.executor.threads import available_cores, openmp_environment
+from core.kernels.matrix import QUANTIZATIONS
+from core.kernels.native import load_native
+from core.kernels.paged_attention import AttentionBatch
+from core.kernels.selection import Kernels
+from core.models.decoder import Decoder
+from core.models.decoder_weights import load_weights
+from core.models.model_config import read_model_config
+from core.models.registry import models_directory, resolve
+from core.user_directories import cache_directory
+from scripts.bench import _report as report
+
+PROSE = report.ROOT / "tests" / "support" / "prose.txt"
+BLOCK_SIZE = 32
+POSITIONS = 4096
+CONTEXT = 192  # tokens before a decode
+STEPS = {"decode_1": (1, 1), "decode_8": (8, 1), "decode_32": (32, 1), "prefill_512": (1, 512)}
+LIMITS = {"int8": 1.01, "int4": 1.04}
+BARS = tuple(
+    report.Bar(f"{name}.perplexity_ratio", "<=", limit, "of bfloat16")
+    for name, limit in LIMITS.items()
+)
+
+
+class Bench:
+    """A loaded model with caches of its own."""
+
+    def __init__(self, directory: Path, kernels: Kernels) -> None:
+        config = read_model_config(directory)
+        weights = load_weights(directory, config, kernels)
+        self.model = Decoder(
+            config, weights, kernels, block_size=BLOCK_SIZE, num_positions=POSITIONS
+        )
+        self._num_blocks = 32 * -(-(CONTEXT + 1) // BLOCK_SIZE)
+        shape = self.model.attention_shape.cache_shape(self._num_blocks)
+        self._caches = [torch.zeros(shape, dtype=kernels.dtype) for _ in range(config.num_layers)]
+
+    def step(self, sequences: int, tokens: int, context: int) -> Callable[[], torch.Tensor]:
+        """Return a step of `tokens` for each of `sequences` after `context`, up to the logits."""
+        blocks = -(-(context + tokens) // BLOCK_SIZE)
+        order = np.random.default_rng(0).permutation(self._num_blocks)[: sequences * blocks]
+        count = np.arange(sequences, dtype=np.int32)
+        batch = AttentionBatch(
+            first_token=count * tokens,
+            num_tokens=np.full(sequences, tokens, np.int32),
+            first_position=np.full(sequences, context, np.int32),
+            block_tables=order.astype(np.int32).reshape(sequences, blocks),
+        )
+        ids = torch.arange(sequences * tokens, dtype=torch.int32) % 1000
+
+        def run() -> torch.Tensor:
+            hidden = self.model.forward(ids, batch, self._caches)
+            return self.model.logits(hidden[tokens - 1 :: tokens].contiguous())
+
+        return run
+
+    def perplexity(self, token_ids: list[int]) -> float:
+        """Return e to the mean negative log-likelihood of each id after those before it."""
+        count = len(token_ids)
+        blocks = np.arange(-(-count // BLOCK_SIZE), dtype=np.int32).reshape(1, -1)
+        zero = np.zeros(1, np.int32)
+        batch = AttentionBatch(zero, np.array([count], np.int32), zero, blocks)
+        ids = torch.tensor(token_ids, dtype=torch.int32)
+        hidden = self.model.forward(ids, batch, self._caches)
+        logits = self.model.logits(hidden[:-1].contiguous())
+        return math.exp(torch.nn.functional.cross_entropy(logits, ids[1:].long()).item())
+
+
+def best_ms(run: Callable[[], object], seconds: float) -> float:
+    """Return the shortest time of `run` within `seconds`, ms: other load only lengthens it."""
+    best, until = math.inf, time.perf_counter() + seconds
+    while best == math.inf or time.perf_counter() < until:
+        start = time.perf_counter()
+        run()
+        best = min(best, time.perf_counter() - start)
+    return best * 1e3
+
+
+def machine_limits(seconds: float) -> dict[str, float]:
+    """Return what this machine reads from memory, GB/s, and multiplies in bfloat16, GFLOP/s."""
+    data = torch.ones(2**26)
+    read_ms = best_ms(lambda: data.sum(), seconds)
+    square = torch.ones(2048, 2048, dtype=torch.bfloat16)
+    product_ms = best_ms(lambda: square @ square, seconds)
+    return {
+        "read_gb_s": data.nbytes / read_ms / 1e6,
+        "bf16_gflop_s": 2 * 2048**3 / product_ms / 1e6,
+    }
+
+
+def measure(directory: Path, quantization: str, library: Any, seconds: float) -> dict[str, Any]:
+    """Return size, step times and perplexity with weights in one format."""
+    kernels = Kernels(library, torch.bfloat16, QUANTIZATIONS[quantization])
+    bench = Bench(directory, kernels)
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    token_ids = tokenizer.encode(PROSE.read_text(encoding="utf-8")).ids
+    times = {
+        name: best_ms(bench.step(sequences, tokens, CONTEXT if tokens == 1 else 0), seconds)
+        for name, (sequences, tokens) in STEPS.items()
+    }
+    return {
+        "weights_mb": bench.model.weights.num_bytes / 1e6,
+        "step_ms": times,
+        "read_gb_s": {"decode_1": bench.model.weights.num_bytes / times["decode_1"] / 1e6},
+        "tokens_s": {
+            name: sequences * tokens / times[name] * 1e3
+            for name, (sequences, tokens) in STEPS.items()
+        },
+        "perplexity": bench.perplexity(token_ids),
+    }
+
+
+async def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Measure the machine, then every format in turn."""
+    directory = resolve(args.model, models_directory(os.environ)).path
+    torch.set_num_threads(args.threads)
+    library = load_native(cache_directory(os.environ) / "kernels")
+    if library is None:
+        raise RuntimeError("the C++ kernels cannot be built here")
+    with torch.inference_mode():
+        figures: dict[str, Any] = {"machine": machine_limits(args.seconds)}
+        for name in QUANTIZATIONS:
+            figures[name] = measure(Path(directory), name, library, args.seconds)
+    for name in LIMITS:
+        ratio = figures[name]["perplexity"] / figures["none"]["perplexity"]
+        figures[name]["perplexity_ratio"] = ratio
+    return report.build("executor", figures, BARS, command=sys.argv[1:])
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parse = argparse.ArgumentParser(prog="scripts/bench/executor", description=__doc__)
+    add = parse.add_argument
+    add("--model", default="smollm2-135m", help="model alias or directory")
+    add("--threads", type=int, default=available_cores(), help="compute threads")
+    add("--seconds", type=float, default=2.0, help="time for each step that is measured")
+    add("--json", action="store_true", help="one JSON object on stdout instead of a table")
+    return parse
+
+
+def main() -> int:
+    """Run the command line, in a process whose threads are placed as an executor's are."""
+    args = parser().parse_args()
+    environment = openmp_environment(args.threads)
+    if any(os.environ.get(name) != value for name, value in environment.items()):
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "scripts.bench._executor", *sys.argv[1:]],
+            os.environ | environment,
+        )
+    return report.run("executor", lambda: run(args), args.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
