@@ -7,8 +7,8 @@ them. Never knows: how many tokens fit, what a charge is.
     2 reserved   classes that have not had their reserved share of the step and have no time left
     3 window     of all heads within both windows, of class and of tenant, the one that is due
                  first; where nothing is promised, that of the least served class and tenant; in a
-                 class those go last that had requests refused lately, of the classes those that
-                 wait for company
+                 class those go last that had requests refused lately, unless one was given the
+                 word to be in time; of the classes those that wait for company
     4 extension  nobody within the windows can use the step: the least served one that can
 
 At 1 and 2 tenants are within their windows too, as long as any is that can use the step. A reserve
@@ -139,8 +139,11 @@ class Contenders:
         self._under_way: dict[int, list[Request]] = {}
         for request in sorted(step.prefills(), key=due_ns, reverse=True):
             self._under_way.setdefault(request.flow, []).append(request)
+        begun = [
+            r.flow for requests in self._under_way.values() for r in requests if r in flows.sworn
+        ]
         self._crowding = flows.crowding(step.now_ns)
-        self._crowding[list(self._under_way)] = False  # what has begun goes on
+        self._crowding[begun] = False
         self._due = self._heads()
         self._first = [-1] * NUM_CLASSES  # by class: the flow whose head is due first, and when
         self._first_ns = [NOBODY_NS] * NUM_CLASSES

@@ -43,6 +43,7 @@ class Flows:
         self.num_waiting = np.zeros(0, np.int64)
         self.num_running = np.zeros(0, np.int64)
         self.num_protected = np.zeros(0, np.int64)  # of those that wait
+        self.sworn: set[Request] = set()  # those that run and were protected when they started
         self._refused_ns = np.zeros(0, np.int64)  # the last time, 0 = never
         self.tenant_names: list[str] = []  # by tenant index; "" = it has not appeared
         self.adapter_window = 0  # units by which an adapter may be ahead within a flow

@@ -73,6 +73,7 @@ class HeadracePolicy(Policy):
         self._shedding = Shedding(settings, self._flows, self._shares, self._models)
         self._shedding.protection.configure(self._company)
         self._locality = Locality(settings, self._flows, self._shedding.protection)
+        self._just_left: Request | None = None  # the queue, protected; it may be about to start
 
     def configure(self, limits: Limits) -> None:
         """Take over the promises and caps from now on."""
@@ -110,6 +111,7 @@ class HeadracePolicy(Policy):
 
     def remove(self, request: Request) -> None:
         """Forget a waiting `request`."""
+        self._just_left = request if self.is_protected(request) else None
         self._flows.remove(request)
         self._gates.remove(request)
         self._locality.removed(request)
@@ -117,6 +119,8 @@ class HeadracePolicy(Policy):
 
     def started(self, request: Request) -> None:
         """Count it as running."""
+        if request is self._just_left:
+            self._flows.sworn.add(request)
         self._flows.num_running[request.flow] += 1
         self._gates.started(request)
         self._shares.started(request)
@@ -125,6 +129,7 @@ class HeadracePolicy(Policy):
 
     def stopped(self, request: Request) -> None:
         """Count it as running no more."""
+        self._flows.sworn.discard(request)
         self._flows.num_running[request.flow] -= 1
         self._gates.stopped(request)
         self._shares.stopped(request)

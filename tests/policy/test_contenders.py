@@ -195,6 +195,24 @@ def test_whose_requests_were_refused_lately_goes_last_in_its_window(seconds: int
     assert turns == [*first_two, unpromised]
 
 
+@pytest.mark.parametrize("is_sworn", [False, True])
+def test_a_prompt_that_was_given_the_word_goes_on_though_others_were_refused(
+    is_sworn: bool,
+) -> None:
+    """One that was not gives way in its window."""
+    rig = Rig()
+    begun, other = rig.waits(1), rig.waits(2)
+    for request, due_ns in ((begun, 10**12), (other, 2 * 10**12)):
+        rig.policy.remove(request)
+        request.ttft_deadline_ns = due_ns
+        rig.policy.add(request)
+    rig.flows.sworn.update({begun} if is_sworn else ())
+    rig.step.start(begun)
+    rig.flows.refused(begun, rig.step.now_ns)
+    contenders = rig.open()
+    assert contenders.next() is (begun if is_sworn else other)
+
+
 def test_of_classes_without_promises_the_least_served_goes_first() -> None:
     """Then the one whose request came first."""
     rig = Rig()
