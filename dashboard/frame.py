@@ -30,7 +30,9 @@ class Histogram(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClassFrame(msgspec.Struct, frozen=True, array_like=True):
-    """One class of traffic; promises of 0 are none."""
+    """One class of traffic; promises of 0 are none, `deadline_misses` counts promised first tokens
+    that came late or never.
+    """
 
     name: str
     paused: bool
@@ -46,6 +48,7 @@ class ClassFrame(msgspec.Struct, frozen=True, array_like=True):
     ttft_ms: int = 0
     itl_ms: int = 0
     queue_deadline_ms: int = 0
+    deadline_misses: int = 0
 
 
 class TenantFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -77,6 +80,7 @@ class TenantFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     budget_limit: int = 0
     virtual_lead: float = 0.0
     ttft: Histogram = Histogram()
+    deadline_misses: int = 0
 
 
 class ReplicaFrame(msgspec.Struct, frozen=True, array_like=True):

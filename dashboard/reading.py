@@ -189,6 +189,7 @@ def _classes(directory: DirectorySnapshot, record: Record) -> Iterator[ClassFram
             ttft_ms=promised.ttft_ms,
             itl_ms=promised.itl_ms,
             queue_deadline_ms=promised.queue_deadline_ms,
+            deadline_misses=int(row["deadline_misses"]),
         )
 
 

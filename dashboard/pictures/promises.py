@@ -1,13 +1,13 @@
 """Promises: what each class was promised, how starts compare with it, and what it costs. Pure.
 
-The board counts waits by class, so "in time" is the share of requests that had started within the
-promised time to the first token; it is counted by whole buckets, so rather too few. How long the
-prompt then took is not known by class. A refusal that breaks a promise is counted by tenant.
+"Missed" are promised first tokens that came late or never, as the engine counts them. "In time" is
+the share of requests that had started within the promised time to the first token; it is counted by
+whole buckets of their waits, so rather too few.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 
-from dashboard.format import NOTHING, count, duration, measured, percent
+from dashboard.format import NOTHING, count, duration, measured, percent, zero_is_nothing
 from dashboard.frame import ClassFrame
 from dashboard.history import Times, View
 from dashboard.lines import Line, Span, Tone, line
@@ -21,8 +21,8 @@ MAX_REASONS = 4
 
 def promises(view: View, width: int) -> list[Line]:
     """Return classes and prices."""
-    head = f" {'CLASS':15}{'FIRST':>7}{'GAP':>7}{'STARTED':>9}{'IN TIME':>9}"
-    head += f"{'WAIT p50':>9}{'p95':>7}{'KEPT KV':>9}"
+    head = f" {'CLASS':15}{'FIRST':>7}{'GAP':>7}{'STARTED':>8}{'IN TIME':>8}{'MISSED':>7}"
+    head += f"{'WAIT p50':>9}{'p95':>7}{'KEPT KV':>8}"
     return [
         ((head.ljust(width), Tone.HEAD),),
         *(_class(each, view) for each in view.frame.classes),
@@ -37,15 +37,17 @@ def _class(each: ClassFrame, view: View) -> Line:
     started = sum(each.queue_time.counts)
     share = share_within(each.queue_time, LATENCY_BUCKETS_S, each.ttft_ms / 1000)
     queue = view.queue.get(each.name, Times())
-    in_time: Span = (f"{NOTHING:>9}", Tone.FAINT)
+    in_time: Span = (f"{NOTHING:>8}", Tone.FAINT)
     if each.ttft_ms and share is not None:
-        in_time = (f"{percent(share):>9}", Tone.GOOD if share >= GOOD_SHARE else Tone.ALARM)
+        in_time = (f"{percent(share):>8}", Tone.GOOD if share >= GOOD_SHARE else Tone.ALARM)
+    missed: Span = (f"{zero_is_nothing(each.deadline_misses):>7}", Tone.PLAIN)
     return line(
         f" {each.name:15}",
-        f"{promised(each.ttft_ms):>7}{promised(each.itl_ms):>7}{count(started):>9}",
+        f"{promised(each.ttft_ms):>7}{promised(each.itl_ms):>7}{count(started):>8}",
         in_time,
+        missed,
         f"{queued(queue.p50_s):>9}{queued(queue.p95_s):>7}",
-        f"{count(each.reserved_blocks) if each.reserved_blocks else NOTHING:>9}",
+        f"{count(each.reserved_blocks) if each.reserved_blocks else NOTHING:>8}",
     )
 
 

@@ -1,7 +1,7 @@
-"""A screen with a table that asks the engine once a second, while somebody looks at it.
+"""A screen with a table that asks the engine every second or two, while somebody looks at it.
 
-Owns: that a question is asked again once its answer is a second old, one at a time, and that a
-silent engine stops nothing. Never knows: how a question travels.
+Owns: that a question is asked again once its answer is old, one at a time, and that a silent
+engine stops nothing. Never knows: how a question travels.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -64,10 +64,12 @@ class Inquiry:
 class AskingScreen(TableScreen):
     """Asks `question`, and hands the result to `answered`."""
 
-    def __init__(self, glyphs: Glyphs, table: TableView, ask: Ask) -> None:
-        """Ask with `ask`."""
+    def __init__(
+        self, glyphs: Glyphs, table: TableView, ask: Ask, every_s: float = ASK_EVERY_S
+    ) -> None:
+        """Ask with `ask`, every `every_s` seconds."""
         super().__init__(glyphs, table)
-        self._inquiry = Inquiry(ask)
+        self._inquiry = Inquiry(ask, every_s)
         self.lead_view = LinesView(id="lead")
         self.lead_view.styles.height = 1
 

@@ -21,6 +21,7 @@ from dashboard.widgets.lines_view import LinesView
 from dashboard.widgets.table_view import TableView
 
 MAX_LISTED = 1000
+LIST_EVERY_S = SHOW_EVERY_S = 2.0  # an answer costs as much as three looks at the board
 
 
 class RequestsScreen(AskingScreen):
@@ -32,12 +33,12 @@ class RequestsScreen(AskingScreen):
 
     def __init__(self, glyphs: Glyphs, ask: Ask) -> None:
         """Begin empty."""
-        super().__init__(glyphs, TableView(requests_table(), glyphs), ask)
+        super().__init__(glyphs, TableView(requests_table(), glyphs), ask, LIST_EVERY_S)
         self._ask = ask
         self.tenant = ""
         self._chosen = ""  # the number of the request that `_shown` is about
         self._shown: Record | None = None
-        self._show = Inquiry(ask)
+        self._show = Inquiry(ask, SHOW_EVERY_S)
         self.why_view = LinesView(id="why")
         self.why_view.styles.height = BRIEF_HEIGHT
         self._requests: list[Record] = []

@@ -167,6 +167,11 @@ def _class(engine: DemoEngine, name: str) -> ClassFrame:
         ttft_ms=round(promised_s * 1e3),
         itl_ms={"interactive": 250, "standard": 500, "administrative": 250}.get(name, 0),
         queue_deadline_ms=30_000 if promised_s else 0,
+        deadline_misses=sum(
+            tenant.rejections["shed_predicted"]
+            for tenant in engine.tenants.values()
+            if tenant.traffic_class == name
+        ),
     )
 
 
@@ -213,6 +218,7 @@ def _tenant(
         budget_tokens=round(tenant.budget) if tenant.budget_limit else None,
         budget_limit=tenant.budget_limit,
         ttft=tenant.ttft.frame(),
+        deadline_misses=tenant.rejections["shed_predicted"],
     )
 
 

@@ -199,6 +199,11 @@ BROKEN: Column[TenantRow] = Column(
     lambda r: (zero_is_nothing(r.breaks), Tone.ALARM if r.breaks else Tone.FAINT),
     lambda r: float(r.breaks), "refused because a promise could not be kept")  # fmt: skip
 
+MISSED: Column[TenantRow] = Column(
+    "missed", "MISSED", 6, lambda r: plain(zero_is_nothing(r.tenant.deadline_misses)),
+    lambda r: float(r.tenant.deadline_misses),
+    "promised first tokens that came late or never")  # fmt: skip
+
 COLUMNS = (
     NAME, STATE, WEIGHT, USED, DUE, OVER, WAITING, OLDEST, RUNNING, HELD, TOKENS, REFUSED,
     FIRST_P50, FIRST_P95, QUOTA, PREEMPTED, BUDGET, REASON, PROMPT, SWAPPED, AGAIN, REQUESTS,
@@ -206,12 +211,12 @@ COLUMNS = (
 BRIEF = (NAME, STATE, USED, DUE, OVER, WAITING, OLDEST, RUNNING, HELD, TOKENS, REFUSED, REASON)
 
 
-PROMISES = (NAME, BROKEN, REQUESTS, REFUSED, REASON, WAITING, OLDEST, AGAIN, DUE, USED)
+PROMISES = (NAME, MISSED, BROKEN, REQUESTS, REFUSED, REASON, WAITING, OLDEST, AGAIN, DUE, USED)
 
 
 def promises_table() -> Table[TenantRow]:
-    """Return whose promises were broken, the most first."""
-    return Table(PROMISES, lambda row: row.tenant.name, "broken")
+    """Return whose promises were missed, the most first."""
+    return Table(PROMISES, lambda row: row.tenant.name, "missed")
 
 
 def tenants_table() -> Table[TenantRow]:
