@@ -100,6 +100,20 @@ def test_a_bad_key_gets_401(guarded: HttpRig, header: str) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
 
 
+def test_keys_that_nobody_knows_leave_no_name_on_the_page(guarded: HttpRig) -> None:
+    """Whoever tries keys, or puts names into requests, cannot make a metric grow."""
+    for number in range(40):
+        body = CHAT | {"user": f"user-{number}"}
+        header = {"authorization": f"Bearer guess-{number}", "x-request-id": f"name-{number}"}
+        assert guarded.post("/v1/chat/completions", body, **header).status_code == 401
+    assert guarded.post("/v1/chat/completions", CHAT, authorization=ACME).status_code == 200
+    page = guarded.wait_for_page(lambda page: page["e2e"]["counts"].sum() == 1)
+    names = page["tenants"]["name"][: int(page["num_tenants"])].tolist()
+    assert names == [b"_other", b"acme"]
+    assert page["responses"][4] == 40
+    assert page["tenants"]["rejections"].sum() == 0
+
+
 @pytest.mark.parametrize("key", ["old", "new"])
 def test_each_key_of_a_tenant_names_it(guarded: HttpRig, key: str) -> None:
     """A tenant may have several keys, and its default class is taken."""
