@@ -335,7 +335,7 @@ def test_a_request_is_shown_and_what_was_decided_about_it_too() -> None:
     assert shown[0]["blocked"] == "sequences"
     as_told = f"chatcmpl-{waiting['operation_id']}"
     assert rig.call("show", request=as_told).result["requests"] == shown
-    assert rig.call("show", request="nobody").code == ReplyCode.BAD_ARGUMENT
+    assert rig.call("show", request="nobody").code == ReplyCode.NOT_FOUND
     decided = rig.call("events").result
     events = decided["events"]
     assert isinstance(events, list)
@@ -368,7 +368,7 @@ def test_events_name_the_operations_of_those_that_have_ended() -> None:
         ("nonsense", {}, "unknown_command"),
         ("cancel", {}, "bad_argument"),
         ("requests", {"limit": 0}, "bad_argument"),
-        ("drain", {"replica": 5}, "bad_argument"),
+        ("drain", {"replica": 5}, "not_found"),
     ],
 )
 def test_a_bad_control_call_is_refused(command: str, args: dict[str, object], code: str) -> None:
