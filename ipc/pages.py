@@ -12,7 +12,7 @@ import numpy as np
 PAGE_VERSION = 5
 MAX_PAGE_REPLICAS = 8
 MAX_PAGE_TOKENIZERS = 8
-MAX_PAGE_TENANTS = 256  # the rest is summed in the last row, named `_other`
+MAX_PAGE_TENANTS = 256  # the rest is summed in the first row, named `_other`
 MAX_PAGE_CHILDREN = 48
 NUM_PAGE_CLASSES = 4
 MAX_PAGE_LEFTOVERS = 32
