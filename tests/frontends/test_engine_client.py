@@ -381,14 +381,18 @@ def test_stopping_cancels_what_is_left_and_closes() -> None:
 
 
 def test_statistics_show_what_there_is() -> None:
-    """Operations, serving tokenizers and dropped frames are counted."""
+    """Operations, serving tokenizers, dropped frames and events that nobody took are counted."""
 
     async def scenario(world: World) -> None:
         world.epochs[1] = 0
         world.client.tick()
         world.ports[0].dropped_frames = 3
-        with world.generate():
+        with world.generate() as operation:
+            await world.deliver(Queued("op", [], [1], [], TrafficClass.STANDARD))
+            await world.deliver(Chunks([chunk()]))
             statistics = world.client.statistics()
+            assert len(await operation.next_events()) == statistics.num_unread_events == 2
+            assert world.client.statistics().num_unread_events == 0
         assert statistics.num_operations == 1
         assert statistics.num_serving == 1
         assert statistics.dropped_frames == 3

@@ -136,6 +136,24 @@ def test_each_replica_has_its_own_model() -> None:
     assert models.of(0) is not learned
 
 
+def test_predicted_and_measured_times_are_summed_over_all_instances_of_an_executor() -> None:
+    """As they were predicted before each step taught something; counters never fall."""
+    models = CostModels()
+    models.calibrate(0, TRUE)
+    first, work = models.calibrated(0), SHAPES[1]
+    assert first is not None
+    predicted_ns = []
+    for _ in range(3):
+        predicted_ns.append(first.duration_ns(work))
+        first.measured(work, 2 * TRUE.duration_ns(work))
+    models.calibrate(0, TRUE)
+    second = models.calibrated(0)
+    assert second is not None
+    assert second.measured_ns == 6 * TRUE.duration_ns(work)
+    assert second.predicted_ns == pytest.approx(sum(predicted_ns), abs=3)
+    assert predicted_ns == sorted(predicted_ns)
+
+
 def test_a_given_model_serves_until_a_replica_brings_its_own() -> None:
     """Simulations know their machine exactly."""
     models = CostModels(TRUE)

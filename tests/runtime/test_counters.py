@@ -139,3 +139,20 @@ def test_every_counter_of_a_page_is_brought_back() -> None:
     paths = counter_paths()
     assert all((before[name] == after[name]).all() for name in paths)
     assert {"steps", "generated_tokens"} <= {name for name in paths if before[name].any()}
+
+
+def test_pages_show_rings_and_the_last_step() -> None:
+    """An idle executor shows all its steps, and every ring how many of its slots are in use."""
+    rig = LoopRig()
+    watch = Watch(rig)
+    send_all(rig)
+    rig.run()
+    watch.settle()
+    assert watch.value("executor.steps") == watch.value("executor.step_time.counts")
+    assert watch.value("executor.steps") == watch.value("steps") > 0
+    page = BoardReader(rig.scheduler_page, SCHEDULER_PAGE).read().page
+    rings = page["rings"][: int(page["num_rings"])]
+    assert rings["name"].tolist() == [b"plans.0", b"results.0", b"outputs.0"]
+    assert rings["num_slots"].tolist() == [2, 2, 32]
+    assert rings["num_used"].tolist() == [0, 0, 0]
+    assert page["held_output_bytes"] == 0

@@ -341,3 +341,13 @@ def test_a_reader_that_falls_far_behind_is_cut(start: Start) -> None:
         raw.sendall(completion("flood", stream=True))
         rig.engine.wait_for(Cancel)
         rig.wait_for_page(lambda page: page["slow_readers_cut"] == 1)
+
+
+def test_what_a_client_has_not_taken_is_on_the_page(start: Start) -> None:
+    """Until it reads on, and then no more."""
+    rig = start(write_timeout_ms=60_000, write_buffer_bytes=8192)
+    with rig.connect(receive_buffer_bytes=4096) as raw:
+        raw.sendall(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        rig.wait_for_page(lambda page: page["backlog_bytes"] > 0)
+        assert RawReader(raw).answer().status == 200
+        rig.wait_for_page(lambda page: page["backlog_bytes"] == 0)
