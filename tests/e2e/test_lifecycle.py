@@ -121,7 +121,7 @@ def test_an_operator_restarts_a_child_and_ends_the_engine(tmp_path: Path, tiny_m
         engine.wait_restarted("executor.0.0", before["executor.0.0"].epoch)
         after = engine.children()
         assert {c for c in after if after[c] != before[c]} == {"executor.0.0"}
-        assert admin.post("/admin/commands/restart", {"child": "nobody"}).status == 400
+        assert admin.post("/admin/commands/restart", {"child": "nobody"}).status == 404
         assert admin.post("/admin/commands/shutdown", {}).status == 200
         assert engine.process.wait(CLEAN_UP_S * 5) == 0
 
