@@ -11,6 +11,8 @@ the best of several.
     most-in-time        those left when the longest is dropped each time that a queue in the order
                         of deadlines becomes late (after Moore and Hodgson, Management Science 1968)
     densest-in-time     the same, but what is dropped has the fewest output tokens for its work
+    evenly-in-time      most-in-time, but the longest of the quarter of lengths that was dropped
+                        least: none is to be dropped EVEN_RATIO times as often as another
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +39,8 @@ TYPICAL_CONTEXT = 2048
 NEVER_NS = 1 << 62
 LONGEST_STEP_NS = 400_000_000
 LOOK_AHEAD_S = 2.0
+NUM_QUARTERS = 4
+EVEN_RATIO = 1.8  # of the longest quarter to the others
 MODEL_POLICY = "gap-edf"  # whose budgets of a step the plans are carried out with
 
 
@@ -66,12 +70,21 @@ def densest_in_time(workload: Workload, tokens_per_s: float) -> Plan:
     return _plan(workload, _due_ns(workload), _kept(workload, tokens_per_s, by_density=True))
 
 
+def evenly_in_time(workload: Workload, tokens_per_s: float) -> Plan:
+    """Return by deadline who is left when the longest of each quarter of lengths are dropped."""
+    ranks = np.argsort(np.argsort(workload.prompt_tokens, kind="stable"))
+    quarter = ranks * NUM_QUARTERS // len(ranks)
+    kept = _kept(workload, tokens_per_s, by_density=False, quarter=quarter)
+    return _plan(workload, _due_ns(workload), kept)
+
+
 ORDERS: Mapping[str, Order] = {
     "earliest-deadline": earliest_deadline,
     "least-slack": least_slack,
     "shortest-first": shortest_first,
     "most-in-time": most_in_time,
     "densest-in-time": densest_in_time,
+    "evenly-in-time": evenly_in_time,
 }
 
 
@@ -112,13 +125,21 @@ def planned_rate(
     return max(1, chunk) / limit_ns * NS_PER_S
 
 
-def kept_in_time(arrival_s: Floats, deadline_s: Floats, work_s: Floats, worth: Floats) -> Mask:
+def kept_in_time(
+    arrival_s: Floats,
+    deadline_s: Floats,
+    work_s: Floats,
+    worth: Floats,
+    quarter: npt.NDArray[np.int64] | None = None,
+) -> Mask:
     """Return who is served, bool[n], if all are served by deadline and one of the least worth for
-    its work is dropped whenever somebody would be late; arrivals are in order.
+    its work is dropped whenever somebody would be late; arrivals are in order. With the `quarter`
+    of each, int64[n], one of the quarter of which the fewest were dropped so far.
 
     Those of the next LOOK_AHEAD_S count as if they were there: nobody is dropped too soon.
     """
     kept = np.ones(len(arrival_s), np.bool_)
+    drops = np.zeros(NUM_QUARTERS)
     who, left, now_s, first = np.empty(0, np.int64), np.empty(0), 0.0, 0
     while first < len(arrival_s):
         who, left = _serve(who, left, arrival_s[first] - now_s)
@@ -130,8 +151,15 @@ def kept_in_time(arrival_s: Floats, deadline_s: Floats, work_s: Floats, worth: F
         who, left, first = who[order], left[order], end
         while (late := np.cumsum(left) > deadline_s[who] - now_s).any():
             upto = int(late.argmax()) + 1
-            dropped = int((left[:upto] / np.maximum(worth[who[:upto]], 1e-12)).argmax())
+            cost = left[:upto] / np.maximum(worth[who[:upto]], 1e-12)
+            if quarter is not None:
+                among = drops[quarter[who[:upto]]]
+                cost = np.where(among == among.min(), cost, -1.0)
+            dropped = int(cost.argmax())
             kept[who[dropped]] = False
+            if quarter is not None:
+                is_last = quarter[who[dropped]] == NUM_QUARTERS - 1
+                drops[quarter[who[dropped]]] += 1 / EVEN_RATIO if is_last else 1
             who, left = np.delete(who, dropped), np.delete(left, dropped)
     return kept
 
@@ -149,13 +177,20 @@ def _serve(
     return who, left
 
 
-def _kept(workload: Workload, tokens_per_s: float, *, by_density: bool) -> Mask:
+def _kept(
+    workload: Workload,
+    tokens_per_s: float,
+    *,
+    by_density: bool,
+    quarter: npt.NDArray[np.int64] | None = None,
+) -> Mask:
     ones = np.ones(len(workload))
     return kept_in_time(
         workload.arrival_ns / NS_PER_S,
         _due_ns(workload) / NS_PER_S,
         workload.prompt_tokens / tokens_per_s,
         workload.output_tokens.astype(float) if by_density else ones,
+        quarter,
     )
 
 
