@@ -42,6 +42,10 @@ class ProcessLoop(Protocol[ChannelsT_contra]):
         """Return what the heartbeat says between two steps."""
         ...
 
+    def close(self, channels: ChannelsT_contra, clock: Clock) -> None:
+        """Show what was counted last: the process ends."""
+        ...
+
 
 class Wakeups:
     """All that may end the sleep of a loop: zmq sockets, and fds such as doorbells."""
@@ -78,6 +82,7 @@ def run_loop(
         stamp(loop.state(), clock.now_ns())
         if not loop.step(channels, clock):
             wakeups.wait(sleep_ns(loop.next_timer_ns(), clock.now_ns(), heartbeat_ns))
+    loop.close(channels, clock)
 
 
 def sleep_ns(timer_ns: int | None, now_ns: int, heartbeat_ns: int) -> int:

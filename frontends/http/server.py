@@ -114,6 +114,7 @@ class HttpServer:
         while self._state.tasks and self._clock.now_ns() < deadline_ns:
             await asyncio.wait(self._state.tasks, timeout=self._timing.heartbeat_s)
             self._tick()
+        self._publish(self._clock.now_ns())
 
     async def _close(self) -> None:
         """Close what is left, and give the transports a moment to say so."""

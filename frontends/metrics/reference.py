@@ -24,8 +24,9 @@ shared memory alone, so a scrape also works while the scheduler or an executor i
 * No label ever holds a request id or text of a client. Tenants are those that were authenticated;
   beyond 255 of them the rest is `_other`.
 * Counters never fall while the engine runs: a process that is started again goes on where its
-  predecessor's page stopped, which is at most 200 ms before its death (http) or 50 ms (others).
-  Only those of admin workers start at 0.
+  predecessor's page stopped. A process that was stopped has shown everything before; one that was
+  killed loses what it counted in its last 50 ms (http: 200 ms). Only those of admin workers start
+  at 0.
 * A request counts once, however often a restarted scheduler gets it again.
 * Seconds and bytes, never milliseconds; tokens, steps and blocks are counts.
 

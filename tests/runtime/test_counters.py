@@ -90,7 +90,7 @@ class Watch:
         return int(self._seen[name].sum())
 
 
-@pytest.mark.parametrize("victim", ["scheduler", "executor"])
+@pytest.mark.parametrize("victim", ["scheduler", "stopped", "executor"])
 @pytest.mark.parametrize("kill_point", KILL_POINTS)
 def test_no_counter_falls_when_a_process_is_replaced(victim: str, kill_point: int) -> None:
     """Nor is anything counted twice: not the arrival of a request, nor its prompt, nor its time in
@@ -100,8 +100,12 @@ def test_no_counter_falls_when_a_process_is_replaced(victim: str, kill_point: in
     watch = Watch(rig)
     send_all(rig)
     watch.rounds(kill_point)
-    watch.settle()
-    if victim == "scheduler":
+    if victim == "stopped":  # by SIGTERM, so that it shows what it has counted before it ends
+        assert rig.scheduler is not None
+        rig.scheduler.loop.close(rig.scheduler.channels, rig.clock)
+    else:
+        watch.settle()
+    if victim in ("scheduler", "stopped"):
         rig.kill_scheduler()
         rig.rounds(5)
         rig.start_scheduler()

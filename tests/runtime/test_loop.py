@@ -32,6 +32,7 @@ class CountedLoop:
         self.num_busy = num_busy
         self.num_steps = 0
         self.now_ns = 0
+        self.is_closed = False
 
     def step(self, channels: str, clock: Clock) -> bool:
         """Count."""
@@ -47,6 +48,11 @@ class CountedLoop:
     def state(self) -> HeartbeatState:
         """Draining, so that the test can tell who said it."""
         return HeartbeatState.DRAINING
+
+    def close(self, channels: str, clock: Clock) -> None:
+        """Be asked once, after the last step."""
+        assert not self.is_closed
+        self.is_closed = True
 
 
 def run(num_busy: int, num_steps: int) -> tuple[RecordedWakeups, list[HeartbeatState]]:
@@ -66,6 +72,7 @@ def run(num_busy: int, num_steps: int) -> tuple[RecordedWakeups, list[HeartbeatS
         heartbeat_ns=HEARTBEAT_NS,
         is_stopping=lambda: loop.num_steps >= num_steps,
     )
+    assert loop.is_closed
     return wakeups, stamps
 
 

@@ -29,7 +29,7 @@ def submit(
     """Submit a request of 5 + 3 tokens."""
     request = engine.make_request(
         request_id, [request_id] * 5, 3, sampling=FOREVER, tenant=tenant,
-        traffic_class=traffic_class, **fields,  # type: ignore[arg-type]
+        traffic_class=traffic_class, **fields,
     )  # fmt: skip
     return engine.submit(request)
 

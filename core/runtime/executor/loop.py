@@ -65,6 +65,10 @@ class ExecutorLoop:
         """Idle between two steps."""
         return HeartbeatState.IDLE
 
+    def close(self, channels: ExecutorChannels, clock: Clock) -> None:
+        """Publish the page a last time, for whoever goes on from it."""
+        self._show(channels.page, clock.now_ns())
+
     def _compute(self, plan: StepPlan, channels: ExecutorChannels, clock: Clock) -> None:
         if plan.scheduler_epoch != self._scheduler_epoch:
             self._scheduler_epoch = plan.scheduler_epoch
@@ -92,6 +96,9 @@ class ExecutorLoop:
         if not self._is_page_old or now_ns - self._published_ns < PUBLISH_NS:
             return
         self._published_ns, self._is_page_old = now_ns, False
+        self._show(writer, now_ns)
+
+    def _show(self, writer: BoardWriter, now_ns: int) -> None:
         page, before = writer.page, writer.predecessor
         statistics = self._executor.statistics()
         page["steps"] = before["steps"] + self._step_time.count

@@ -103,6 +103,10 @@ class SchedulerLoop:
         """Idle or draining; a scheduler is never silent for long."""
         return HeartbeatState.DRAINING if self.core.is_draining else HeartbeatState.IDLE
 
+    def close(self, channels: SchedulerChannels, clock: Clock) -> None:
+        """Publish the page a last time, for whoever goes on from it."""
+        self._show(channels, clock.now_ns())
+
     def _take_results(self, channels: SchedulerChannels, clock: Clock, now_ns: int) -> bool:
         took = False
         for replica, receiver in enumerate(channels.results):
@@ -254,6 +258,9 @@ class SchedulerLoop:
     def show(self, channels: SchedulerChannels, now_ns: int) -> None:
         """Publish the page; at the end too, for what was counted last."""
         self._published_ns, self._is_page_old = now_ns, False
+        self._show(channels, now_ns)
+
+    def _show(self, channels: SchedulerChannels, now_ns: int) -> None:
         page, before = channels.page.page, channels.page.predecessor
         fill_page(page, self.core, now_ns, before)
         fill_rings(page, channels.rings())

@@ -84,6 +84,11 @@ class TokenizerLoop:
         """Idle between two steps."""
         return HeartbeatState.IDLE
 
+    def close(self, channels: TokenizerChannels, clock: Clock) -> None:
+        """Publish the page a last time, for whoever goes on from it."""
+        self._now_ns = clock.now_ns()
+        self._publish(channels)
+
     def _go_by_directory(self, channels: TokenizerChannels) -> None:
         snapshot = channels.directory.look()
         if snapshot is not None:
