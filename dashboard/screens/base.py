@@ -100,6 +100,8 @@ class TableScreen(DashboardScreen):
         """Show `table`, and above it what `lead` returns."""
         super().__init__(glyphs)
         self.table_view = table
+        self._shown_rows: list[Any] | None = None
+        self._shown_words = ""
         self.filter_input = Input(placeholder="words that rows must have", id="filter")
 
     def body(self) -> list[Widget]:
@@ -115,9 +117,12 @@ class TableScreen(DashboardScreen):
         raise NotImplementedError
 
     def draw(self, view: View) -> None:
-        """Draw the table."""
-        self.table_view.table.show(self.rows(view))
-        self.table_view.redraw()
+        """Draw the table, unless it is about the same rows as before under the same filter."""
+        table, rows = self.table_view.table, self.rows(view)
+        if rows is not self._shown_rows or table.words != self._shown_words:
+            self._shown_rows, self._shown_words = rows, table.words
+            table.show(rows)
+            self.table_view.redraw()
 
     def draw_footer(self) -> None:
         """Draw the hints, and the filter if there is one."""
