@@ -12,8 +12,8 @@ Never knows: what is in a block, requests, digests. Every block is of one kind:
 A fenced reference belongs to a request that is gone while a plan in flight still names the block.
 Evictable blocks queue up (`eviction_queue`). Free blocks need no list: the map of kinds is searched
 for runs, because attention over contiguous blocks is measurably faster; the search starts behind
-the last run, or where blocks were evicted since, and leaves room for growth. Blocks come and go by the request: columns over all of
-its blocks, which are distinct, rather than a step for each.
+the last run, or where blocks were evicted since, and leaves room for growth. Blocks come and go by
+the request: one operation on columns over all of its blocks, which are distinct, not one for each.
 """
 
 from collections import defaultdict
@@ -29,8 +29,6 @@ from core.kv_cache.eviction_queue import Blocks, EvictionQueue
 # When free blocks run out, so much of the pool is evicted at once: there are runs again to choose.
 EVICTION_SHARE = 1 / 64
 MAX_EVICTION_BATCH = 32
-
-
 NO_BLOCK = -1
 
 
@@ -132,7 +130,7 @@ class BlockPool:
     def allocate(
         self, count: int, holder: int, *, after: int = NO_BLOCK, room: int = 0
     ) -> Allocation:
-        """Hold `count` ≤ num_available blocks for tenant `holder`, in runs as long as there are.
+        """Hold `count` ≤ num_available blocks for the flow `holder`, in runs as long as there are.
 
         `after` is the block they continue; behind a new run `room` blocks are left free if there
         is a place for that.
