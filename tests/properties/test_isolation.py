@@ -31,17 +31,21 @@ QUANTUM = 16
 UNITS = 1000  # of charge for a token
 LONGEST_PROMPT, LONGEST_OUTPUT = 100, 8
 QUIET, FLOODER = "abc", "z"
+QUIET_CLASS = TrafficClass.STANDARD
+OTHER_CLASSES = (TrafficClass.INTERACTIVE, TrafficClass.BATCH)
 DEMAND = 0.7  # of what the quiet tenants could have beside the flooder
 
 
 class Crowd:
-    """Quiet tenants, and a flooder if wanted, in one class."""
+    """Quiet tenants, and a flooder if wanted, in their class or in another."""
 
     def __init__(self, seed: int, *, is_flooded: bool) -> None:
         """Everything but the flood comes from `seed` alone."""
         self.random = Random(seed)
         self.window_tokens = self.random.choice([50, 200])
         self.weight = self.random.choice([0.5, 1.0, 2.0])  # of each quiet tenant
+        self.class_of_flood = self.random.choice([QUIET_CLASS, QUIET_CLASS, *OTHER_CLASSES])
+        self.class_weight = self.random.choice([1.0, 2.0, 4.0])  # of that of the quiet
         self.flood = Random()
         self.flood.setstate(self.random.getstate())
         self.is_flooded = is_flooded
@@ -54,7 +58,8 @@ class Crowd:
                 charge="tokens", tenant_window_tokens=self.window_tokens, quantum_tokens=QUANTUM
             ),
             limits=limits_of(
-                plain_classes(1, 1, 1, 1), dict.fromkeys(QUIET, self.weight) | {FLOODER: 1.0}
+                plain_classes(1, self.class_weight, 1, 1),
+                dict.fromkeys(QUIET, self.weight) | {FLOODER: 1.0},
             ),
         )
         self.engine, self.policy = watched_engine(settings, 4000)
@@ -65,6 +70,8 @@ class Crowd:
     @property
     def quiet_share(self) -> float:
         """What the quiet tenants can have of every step, together."""
+        if self.class_of_flood != QUIET_CLASS:
+            return self.class_weight / (self.class_weight + 1)
         quiet = self.weight * len(QUIET)
         return quiet / (quiet + 1)
 
@@ -87,10 +94,11 @@ class Crowd:
         """Let the quiet come as their share allows, and the flooder always, with their prompts."""
         if self.is_flooded:
             while self.num_waiting_of_flooder() < 40:
-                self.submit(self.flood, FLOODER)
+                self.submit(self.flood, FLOODER, self.class_of_flood)
         self.owed_tokens += DEMAND * self.quiet_share * STEP_TOKENS
         while self.owed_tokens > 0:
-            request = self.submit(self.random, QUIET[len(self.quiet) % len(QUIET)])
+            name = QUIET[len(self.quiet) % len(QUIET)]
+            request = self.submit(self.random, name, QUIET_CLASS)
             self.quiet.append(request)
             self.owed_tokens -= request.prompt_len + 2 * request.max_tokens
 
@@ -99,25 +107,30 @@ class Crowd:
         flows = self.policy.flows
         if FLOODER not in flows.tenant_names:
             return 0
-        flow = flows.tenant_names.index(FLOODER) * NUM_CLASSES + TrafficClass.STANDARD
+        flow = flows.tenant_names.index(FLOODER) * NUM_CLASSES + self.class_of_flood
         return int(flows.num_waiting[flow])
 
-    def submit(self, random: Random, tenant: str) -> Request:
+    def submit(self, random: Random, tenant: str, traffic_class: TrafficClass) -> Request:
         """Let a request of `tenant` arrive."""
         self.num_requests += 1
         length = random.randint(1, LONGEST_PROMPT)
         prompt = [random.randrange(10, 50) for _ in range(length)]
         output = random.randint(1, LONGEST_OUTPUT)
-        request = self.engine.make_request(self.num_requests, prompt, output, tenant=tenant)
+        request = self.engine.make_request(
+            self.num_requests, prompt, output, tenant=tenant, traffic_class=traffic_class
+        )
         return self.engine.submit(request)
 
     def bound(self) -> float:
         """Return by how much a flooder may delay the service of all quiet tenants, in units.
 
         The flooder is at most a window ahead, and once more before it is known to be; each of the
-        quiet waits for that share of it, a grant and its own request.
+        quiet waits for that share of it, a grant and its own request. From another class all of
+        them wait for it together.
         """
-        window = 2 * self.window_tokens * self.weight * len(QUIET) / min(1.0, self.weight)
+        window = 2.0 * self.window_tokens
+        if self.class_of_flood == QUIET_CLASS:
+            window *= self.weight * len(QUIET) / min(1.0, self.weight)
         own = LONGEST_PROMPT + 2 * LONGEST_OUTPUT + QUANTUM
         return UNITS * (window + len(QUIET) * own + STEP_TOKENS)
 

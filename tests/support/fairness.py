@@ -161,13 +161,13 @@ def widest(
         start = int(even[even > 0][0])
         part, past = slice(start, end), slice(start - 1, end)
         lead = level.charged[past, f] * cost[f] - level.charged[past, g] * cost[g]
-        slack = sum(cost[child] * _overshoot(level, part, child, grant) for child in (f, g))
+        slack = sum(cost[child] * overshoot(level, part, child, grant) for child in (f, g))
         found = Widest(float(lead.max() - lead.min()), 2 * theta + slack)
         worst = max(worst, found, key=lambda each: each.share)
     return worst
 
 
-def _overshoot(level: Level, part: slice, child: int, grant: int) -> int:
+def overshoot(level: Level, part: slice, child: int, grant: int) -> int:
     """Return what a child may be charged beyond its window: the last grant or round of decodes that
     began inside, and then the most that decodes were charged in one go while it was ahead.
     """
