@@ -160,15 +160,17 @@ class Pace:
         begin_ns = max([step.now_ns, *(_end_ns(each) for each in opened.values())])
         slack, work = slack_ns(decodes, begin_ns), decode_work(decodes)
         tightest_ns = int(np.minimum.reduce(slack, initial=UNLIMITED_NS))
-        limit_ns = _within(tightest_ns, self.margin(step.replica))
-        if not _is_light(model, work, limit_ns):
+        margin, decodes_ns = self.margin(step.replica), model.duration_ns(work)
+        limit_ns = _within(tightest_ns, margin)
+        if not _is_light(model, decodes_ns, limit_ns):
             kept = self._kept(step, model, decodes, slack, work, begin_ns)
             if not kept.all():
                 step.defer(~kept)
                 work = decode_work(decodes, kept)
                 tightest_ns = int(slack.min(where=kept, initial=UNLIMITED_NS))
-                limit_ns = _within(tightest_ns, self.margin(step.replica))
-        is_feasible = model.duration_ns(work) <= tightest_ns
+                limit_ns = _within(tightest_ns, margin)
+                decodes_ns = model.duration_ns(work)
+        is_feasible = decodes_ns <= tightest_ns
         if not is_feasible:
             self._num_infeasible[step.replica] = self._num_infeasible.get(step.replica, 0) + 1
         budget = StepBudget(step, model, work, limit_ns, self._settings, is_feasible=is_feasible)
@@ -315,9 +317,8 @@ def _is_late(
     return begin_ns + num_steps * limit_ns > urgent.due_ns
 
 
-def _is_light(model: CostModel, work: StepWork, limit_ns: int) -> bool:
+def _is_light(model: CostModel, decodes_ns: int, limit_ns: int) -> bool:
     """Tell whether decodes fit into a step so easily that it is not worth a pause."""
-    decodes_ns = model.duration_ns(work)
     gain_ns = decodes_ns - model.duration_ns(StepWork())
     return decodes_ns <= limit_ns and gain_ns * WORTH_A_PAUSE < limit_ns
 
