@@ -34,8 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, terminal: Terminal) -> int:
     """Become the supervisor."""
+    os.execv(
+        sys.executable, [sys.executable, "-P", "-m", ENGINE_MODULE, *supervisor_arguments(args)]
+    )
+
+
+def supervisor_arguments(args: argparse.Namespace) -> list[str]:
+    """Return the same choice of configuration as arguments of the supervisor."""
     overrides = overrides_of(args, SERVE_SHORTCUTS)
     if args.no_state:
         overrides.append("admin.keep_state=false")
-    arguments = config_arguments(args.config, overrides)
-    os.execv(sys.executable, [sys.executable, "-P", "-m", ENGINE_MODULE, *arguments])
+    return config_arguments(args.config, overrides)

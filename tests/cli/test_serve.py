@@ -1,10 +1,13 @@
 """`headrace serve` up to the point where it becomes the supervisor."""
 
+import argparse
 import socket
 from pathlib import Path
 
 import pytest
 
+from core.config_file import load_config
+from frontends.cli.serve import add_arguments, supervisor_arguments
 from tests.support.cli import assert_one_line, headrace
 from tests.support.tiny_model import write_tiny_model
 
@@ -15,6 +18,17 @@ def test_flags_reach_the_supervisor_as_configuration() -> None:
     assert_one_line(run, 2)
     for text in ("engine.replicas = 99", "supervision.log_level = 'LOUD'", "name = 'a b'"):
         assert text in run.err
+
+
+def test_an_engine_without_state_is_a_flag() -> None:
+    """It stands for a key, and wins over `--set`."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    given = ["--set", "admin.keep_state=true", "--port", "0", "--no-state"]
+    arguments = supervisor_arguments(parser.parse_args(given))
+    overrides = [word for word in arguments if word != "--set"]
+    assert overrides == ["admin.keep_state=true", "http.port=0", "admin.keep_state=false"]
+    assert load_config(None, overrides).admin.keep_state is False
 
 
 @pytest.mark.slow
