@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from core.errors import StateError
-from frontends.admin import views
+from frontends.admin import taken_over, views
 from frontends.admin.access import Refusal
 from frontends.admin.peers import NotConfirmedError, NotDeliveredError, Peer
 from frontends.admin.trail import Trail
@@ -110,7 +110,7 @@ class Handlers:
             message = f"the engine is stopping: {command.name} was not carried out"
             return failure(call, ReplyCode.STOPPING, message)
         sent = ControlCall(call.call_id, command.name, dict(args), actor=call.actor)
-        is_silent = views.silence_s(boards, command.destination) > views.STALE_S
+        is_silent = taken_over.silence_s(boards, command.destination) > views.STALE_S
         timeout_s = SILENT_TIMEOUT_S if is_silent else ANSWER_TIMEOUT_S
         try:
             reply = await self._peers[command.destination].call(sent, timeout_s)
@@ -129,11 +129,11 @@ class Handlers:
 
     async def _taken_over(self, result: Args) -> views.Record:
         """Wait, within a bound, until all go by what was changed, and say who does not."""
-        if not views.is_taken_over_by_all(result):
+        if not taken_over.is_taken_over(result):
             return {}
         until_s = asyncio.get_running_loop().time() + TAKE_OVER_TIMEOUT_S
         while True:
-            progress, is_done = views.progress(self._read_boards(), result)
+            progress, is_done = taken_over.progress(self._read_boards(), result)
             if is_done or asyncio.get_running_loop().time() >= until_s:
                 return progress
             await asyncio.sleep(LOOK_INTERVAL_S)
@@ -149,7 +149,8 @@ class Handlers:
     ) -> ControlReply:
         """Say that a process does not answer, for how long, and how old the last step is."""
         boards = self._read_boards()
-        who, silent_s = f"the {command.destination}", views.silence_s(boards, command.destination)
+        who = f"the {command.destination}"
+        silent_s = taken_over.silence_s(boards, command.destination)
         age_s = views.rounded(last_step_age_s(boards))
         last_step = "no step has ended yet" if age_s is None else f"the last step is {age_s} s old"
         if isinstance(fault, NotDeliveredError):

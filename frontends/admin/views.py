@@ -3,7 +3,6 @@
 Owns: the shape of these answers, as declared in `ipc.control`. Never knows: sockets, or who asks.
 """
 
-import logging
 import math
 from collections.abc import Mapping
 
@@ -14,7 +13,7 @@ from core.config import SupervisionConfig
 from core.errors import RejectionReason
 from core.supervision.states import ProcessState
 from core.tenancy import CLASS_NAMES
-from frontends.boards import Boards, kind_of, text_of
+from frontends.boards import Boards, text_of
 from frontends.health import assess, last_step_age_s, oldest_wait_s
 from frontends.metrics.engine import leftovers_of
 from frontends.metrics.replicas import block_counts, replicas_of
@@ -25,8 +24,6 @@ from ipc.pages import NO_BUDGET
 STALE_S = 1.0
 RESERVES = ("reserved_blocks", "reserved_seqs", "reserved_step_tokens")
 DONE_FOR_MEMORY = ("recomputed_tokens", "swapped_out_tokens", "swapped_in_tokens")
-DIRECTORY_READERS = ("scheduler", "tokenizer", "http")
-KEEPER = "admin.0"  # whose directory version is the one on disk
 
 Record = dict[str, object]
 
@@ -258,52 +255,6 @@ def cache_from_board(boards: Boards) -> Record:
         **freshness(boards),
         "stale": True,
     }
-
-
-def silence_s(boards: Boards, child: str) -> float:
-    """Return for how long a process has not stamped its heartbeat; 0 if it never has."""
-    beat = boards.heartbeats.get(child)
-    return boards.age_s(beat.stamp_ns) if beat is not None and beat.stamp_ns else 0.0
-
-
-def is_taken_over_by_all(result: Mapping[str, object]) -> bool:
-    """Tell whether a change is one that each process takes over in its own time."""
-    return "version" in result or "log_level" in result
-
-
-def progress(boards: Boards, result: Mapping[str, object]) -> tuple[Record, bool]:
-    """Return who does not go by a change yet and whether it is on disk if it belongs there; and
-    whether there is nothing to wait for. A keeper that has kept nothing so far keeps nothing.
-    """
-    if "log_level" in result:
-        late = at_other_level(boards, logging.getLevelNamesMapping()[str(result["log_level"])])
-        return {"in_force": not late, "waiting_for": late}, not late
-    version = int(str(result["version"]))
-    late, keeper = behind(boards, version), boards.heartbeats.get(KEEPER)
-    kept_version = keeper.directory_version if keeper is not None else 0
-    is_kept = kept_version >= version
-    answer: Record = {"in_force": not late, "waiting_for": late, "kept": is_kept}
-    return answer, not late and (is_kept or not kept_version)
-
-
-def behind(boards: Boards, version: int) -> list[str]:
-    """Return which living processes that read the tenant directory go by an older version; one that
-    is only starting reads the newest before it serves.
-    """
-    return [
-        child
-        for child, beat in sorted(boards.heartbeats.items())
-        if kind_of(child) in DIRECTORY_READERS and beat.epoch and beat.directory_version < version
-    ]
-
-
-def at_other_level(boards: Boards, level: int) -> list[str]:
-    """Return which living processes log by another level; the janitor only waits and logs not."""
-    return [
-        child
-        for child, beat in sorted(boards.heartbeats.items())
-        if beat.epoch and kind_of(child) != "janitor" and beat.log_level != level
-    ]
 
 
 def since(boards: Boards, row: np.void, field: str) -> float | None:

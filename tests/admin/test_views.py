@@ -130,16 +130,14 @@ def test_tenants_shows_what_each_has_and_is_due() -> None:
     assert (result["classes"][0]["kv_reserved"], result["classes"][0]["seqs_reserved"]) == (10, 4)
 
 
-def test_who_is_behind_is_who_reads_the_directory_and_serves() -> None:
-    """A process that only starts reads the newest version before it serves anybody."""
+def test_a_process_shows_by_which_directory_it_goes() -> None:
+    """None for one that does not read it."""
     beats = {
         "scheduler": beat(directory_version=3),
         "tokenizer.0": beat(directory_version=2),
         "http.0": beat(epoch=0, directory_version=0),
         "executor.0.0": beat(directory_version=0),
     }
-    assert views.behind(healthy(beats=beats), 3) == ["tokenizer.0"]
-    assert views.behind(healthy(beats=beats), 2) == []
     shown = {
         row["process"]: row["directory_version"]
         for row in status(healthy(beats=beats))["processes"]
