@@ -49,7 +49,8 @@ THEMES = (
     "gruvbox",
     "dracula",
     "solarized-light",
-    "textual-ansi",
+    "ansi-dark",
+    "ansi-light",
 )
 
 
@@ -201,9 +202,9 @@ class DashboardApp(App[None]):
 
     def action_next_theme(self) -> None:
         """Use the next colours."""
-        known = [name for name in THEMES if name in self.available_themes]
-        here = known.index(self.theme) if self.theme in known else -1
-        self.theme = known[(here + 1) % len(known)]
+        here = THEMES.index(self.theme) if self.theme in THEMES else -1
+        self.theme = THEMES[(here + 1) % len(THEMES)]
+        self.clear_notifications()
         self.notify(f"theme {self.theme}", timeout=2)
         self.call_after_refresh(self._arrive)
 

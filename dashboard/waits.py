@@ -40,7 +40,7 @@ REASONS = {
     "deadline_order": WaitReason("others of its tenant and class are due sooner"),
     "window": WaitReason(
         "its tenant or class is ahead of its share",
-        "{2:.1f} times as far as it may be",
+        "{2:.1f} windows ahead",
         "a larger weight; it goes on once others have caught up"),
     "sequences": WaitReason(
         "as many requests run as may", "{0} of {1}", "a larger engine.max_num_seqs"),

@@ -15,6 +15,8 @@ WORDS = (
     ("kept", "reserved for a class; others may use it and give it back at once"),
     ("gap", "time between two tokens of one stream, as http wrote them"),
     ("TTFT", "time from a request's arrival to its first token, as http wrote it"),
+    ("OVER", "percent of the service that a tenant got beyond its share; - is what it is short of"),
+    ("HUNG?", "silent for longer than its work takes: a second, or in a step four usual steps"),
     ("GONE", "the engine is not running; SILENT: it is, but its scheduler publishes nothing"),
 )
 

@@ -94,6 +94,21 @@ def test_a_frame_has_what_the_pages_say(
     ]  # fmt: skip
 
 
+def test_a_process_in_a_step_says_for_how_long_it_may_be_silent(
+    tmp_path: Path, source: LiveSource, clock: StageClock
+) -> None:
+    """What is left of that is in the frame; of one that is idle there is nothing."""
+    engine = EngineOnPaper(tmp_path / "base", "paper", clock.monotonic_ns())
+    until_ns = clock.monotonic_ns() + 30 * NS_PER_S
+    engine.beat_busy("executor.0.0", clock.monotonic_ns(), until_ns)
+    clock.now_s += 4.0
+    left = {process.child: process.patience_s for process in source.read().processes}
+    assert left["executor.0.0"] == pytest.approx(26.0)
+    assert left["http.0"] is None
+    clock.now_s += 60.0
+    assert source.read().processes[1].patience_s == 0.0
+
+
 def test_a_name_cannot_move_the_cursor(
     tmp_path: Path, source: LiveSource, clock: StageClock
 ) -> None:

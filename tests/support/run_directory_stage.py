@@ -61,6 +61,10 @@ class EngineOnPaper:
         for child in children or CHILDREN:
             self._lines[child].stamp(HeartbeatState.IDLE, now_ns)
 
+    def beat_busy(self, child: str, now_ns: int, until_ns: int) -> None:
+        """Stamp the line of a child that will be silent for a while."""
+        self._lines[child].stamp(HeartbeatState.BUSY, now_ns, until_ns)
+
     def promise(self, name: str, **promises: Any) -> None:
         """Publish a class with these promises."""
         self._tenants.publish(DirectorySnapshot(classes=(DirectoryClass(name=name, **promises),)))
