@@ -4,7 +4,7 @@ Owns: the formats of weights and their layout in memory (panels; see `panels.h`,
 the plain-torch reference of each. Never knows: what a product is for, or layers.
 
 Symmetric rounding, w ≈ integer · scale: `int8` has a scale for each column (in [-127, 127]), `int4`
-one for each 32 inputs of a column (in [-7, 7]). The input of such a product is rounded too, to 8
+one for each 32 inputs of a column (in [-8, 7]). The input of such a product is rounded too, to 8
 bits with a scale for each group of a row's inputs: the products are then exact integers within a
 group. Scales are float32, those of int4 rounded to bfloat16.
 """
@@ -18,6 +18,7 @@ from torch import Tensor
 LANES = 16
 PANEL_COLUMNS = 32
 ACTIVATION_MAX = 127
+SHRINKS = (1.0, 1.12, 0.92, 0.84, 0.76)  # of the scale that makes the largest number fit exactly
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Quantization:
 
     @property
     def largest(self) -> int:
-        """Integers lie in [-largest, largest]."""
+        """Integers lie in [-largest, largest], or one further down."""
         return (1 << self.bits - 1) - 1
 
 
@@ -97,15 +98,45 @@ def quantize(weight: Tensor, quantization: Quantization) -> tuple[Tensor, Tensor
     """
     columns, inputs = weight.shape
     group = inputs if quantization.column_scale else quantization.group
-    groups = -(-inputs // group)
-    padded = torch.nn.functional.pad(weight.float(), (0, groups * group - inputs))
-    split = padded.view(columns, groups, group)
-    scales = split.abs().amax(-1) / quantization.largest
-    if not quantization.column_scale:
-        scales = scales.bfloat16().float()
-    whole = torch.where(scales[..., None] > 0, split / scales[..., None], 0.0).round()
-    whole = whole.clamp(-quantization.largest, quantization.largest)
+    padded = torch.nn.functional.pad(weight.float(), (0, -inputs % group))
+    split = padded.view(columns, -1, group)
+    if quantization.column_scale:
+        scales = split.abs().amax(-1) / quantization.largest
+        whole = _nearest(split, scales, -quantization.largest, quantization.largest)
+    else:
+        whole, scales = _least_error(split, quantization)
     return whole.view(columns, -1)[:, :inputs], scales
+
+
+def _nearest(split: Tensor, scales: Tensor, low: int, high: int) -> Tensor:
+    """Return `split` [columns, groups, n] as integers of `scales` [columns, groups]."""
+    inverse = torch.where(scales != 0, 1 / scales, 0.0)
+    return (split * inverse[..., None]).round_().clamp_(low, high)
+
+
+def _least_error(split: Tensor, quantization: Quantization) -> tuple[Tensor, Tensor]:
+    """Return (integers, bfloat16-rounded scales) with the least squared error of a few scales.
+
+    The number of largest magnitude takes the one integer more that the negative side has, so a
+    scale may be negative; with a smaller scale it is cut off, and the others are finer.
+    """
+    place = split.abs().argmax(-1, keepdim=True)
+    extreme = split.gather(-1, place).squeeze(-1) / -(quantization.largest + 1)
+    whole = scales = error = None
+    for shrink in SHRINKS:
+        some_scales = (extreme * shrink).bfloat16().float()
+        some = _nearest(split, some_scales, -quantization.largest - 1, quantization.largest)
+        some_error = (some * some_scales[..., None] - split).square_().sum(-1)
+        if whole is None or scales is None or error is None:
+            whole, scales, error = some, some_scales, some_error
+            continue
+        better = some_error < error
+        whole = torch.where(better[..., None], some, whole)
+        scales = torch.where(better, some_scales, scales)
+        error = torch.minimum(error, some_error)
+    assert whole is not None
+    assert scales is not None
+    return whole, scales
 
 
 def _expand(integers: Tensor, scales: Tensor, quantization: Quantization) -> Tensor:
