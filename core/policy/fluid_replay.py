@@ -3,10 +3,11 @@
 Owns: the play. Never knows: steps, memory, what is done with the result. Prompts, those under way
 among them, are served one after the other at one rate, in the order that shares and start times
 give: first a class that has had less than its reserve; then of the classes within their window, of
-their tenants within theirs, the head that must start first. One that would not be done in time even
-at a somewhat higher rate is left out and takes no time, because that is what will happen to it.
-More arrivals, or a lower rate, only make things worse: there is no room for those that are late
-here, unless others give theirs up.
+their tenants within theirs, the head that must start first. Where one would not be done in time
+even at a somewhat higher rate, one of its flow that would not be in time behind it either is left
+out and takes no time: the longest so far (Moore and Hodgson 1968) of the quarter of lengths of
+which the fewest were refused. More arrivals, or a lower rate, only make things worse: there is no
+room for those that are left out, unless others give theirs up.
 
 It is played in pieces of a few prompts, so that nothing waits for it.
 """
@@ -30,6 +31,7 @@ class Queued:
     start_by_ns: int
     deadline_ns: int  # of the first token; 0 = none
     may_be_shed: bool
+    quarter: int = 0  # of lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class FlowQueue:
     queue: list[Queued]
     lead_tokens: float = 0.0  # service ahead of the least served tenant of its class
     num_played: int = 0
+    served: list[Queued] = field(default_factory=list)  # those played that may still be left out
 
     @property
     def head(self) -> Queued:
@@ -72,6 +75,8 @@ class ReplaySettings:
     class_window_tokens: float
     class_reserves: tuple[float, ...]  # shares of the rate that classes get first
     tenant_window_tokens: float
+    refusals: tuple[float, ...] = (0.0,)  # lately, by quarter of lengths: shares, for what may be
+    refusal: float = 0.01  # what one more adds
 
 
 @dataclass(slots=True)
@@ -143,6 +148,7 @@ class FluidReplay:
         self._elapsed_ns = 0
         self._leads = list(settings.class_leads)
         self._served = [0] * NUM_CLASSES
+        self._refusals = list(settings.refusals)
         by_class: list[list[FlowQueue]] = [[] for _ in range(NUM_CLASSES)]
         for flow in flows:
             by_class[flow.flow % NUM_CLASSES].append(flow)
@@ -175,25 +181,44 @@ class FluidReplay:
         return reserve > 0 and self._served[traffic_class] <= due
 
     def _play(self, traffic_class: int) -> None:
-        """Serve the head of the flow that is next, or leave it out."""
+        """Serve the head of the flow that is next; if it is late leave one out."""
         play = self._classes[traffic_class]
         index = play.take()
         flow = play.flows[index]
         queued = flow.head
         flow.num_played += 1
-        elapsed_ns = self._elapsed_ns + self._time_ns(queued.num_tokens)
-        self._note_share(queued, traffic_class, elapsed_ns)
-        if queued.may_be_shed and self._is_late(queued, elapsed_ns):
-            predicted_ns = self._settings.now_ns + elapsed_ns
-            self.verdicts.late.append(Late(queued.request, predicted_ns))
-        else:
-            self.verdicts.starts_ns[queued.request] = self._settings.now_ns + self._elapsed_ns
-            self._elapsed_ns = elapsed_ns
-            self._served[traffic_class] += queued.num_tokens
-            flow.lead_tokens += queued.num_tokens / flow.weight
-            weight = self._settings.class_weights[traffic_class]
-            self._leads[traffic_class] += queued.num_tokens / weight
+        begin_ns = self._elapsed_ns
+        self._note_share(queued, traffic_class, begin_ns + self._time_ns(queued.num_tokens))
+        self.verdicts.starts_ns[queued.request] = self._settings.now_ns + begin_ns
+        self._count(flow, queued.num_tokens)
+        if queued.may_be_shed:
+            flow.served.append(queued)
+            while flow.served and self._is_late(queued, self._elapsed_ns):
+                left_out = self._leave_out(flow)
+                if left_out is queued:
+                    break
         play.put_back(index)
+
+    def _leave_out(self, flow: FlowQueue) -> Queued:
+        """Take the time of one that was served back, and return it."""
+        end_ns = self._elapsed_ns
+        late = [each for each in reversed(flow.served) if self._is_late(each, end_ns)]
+        left_out = min(late, key=lambda each: (self._refusals[each.quarter], -each.num_tokens))
+        flow.served.remove(left_out)
+        self._refusals[left_out.quarter] += self._settings.refusal
+        self._count(flow, -left_out.num_tokens)
+        del self.verdicts.starts_ns[left_out.request]
+        predicted_ns = self._settings.now_ns + end_ns
+        self.verdicts.late.append(Late(left_out.request, predicted_ns))
+        return left_out
+
+    def _count(self, flow: FlowQueue, num_tokens: int) -> None:
+        """Serve so many tokens of a flow, or take them back."""
+        traffic_class = flow.flow % NUM_CLASSES
+        self._elapsed_ns += self._time_ns(num_tokens)
+        self._served[traffic_class] += num_tokens
+        flow.lead_tokens += num_tokens / flow.weight
+        self._leads[traffic_class] += num_tokens / self._settings.class_weights[traffic_class]
 
     def _is_late(self, queued: Queued, elapsed_ns: int) -> bool:
         at_best_ns = self._settings.now_ns + int(elapsed_ns / OPTIMISM)

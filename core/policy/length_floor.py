@@ -55,6 +55,16 @@ class LengthFloor:
             self._outcomes /= 2
             self._refusals /= 2
 
+    def refusals(self) -> tuple[float, ...]:
+        """Return the share refused in each quarter, divided by RATIO in the longest."""
+        rates = self.rates()
+        return (*rates[:-1], rates[-1] / RATIO)
+
+    def quarter(self, num_tokens: int) -> int:
+        """Return in which quarter of lengths a prompt lies, 0 for the shortest."""
+        ends = self._outcomes[: _bin(num_tokens) + 1].sum() - self._outcomes[_bin(num_tokens)] / 2
+        return int(QUARTERS * ends / max(1.0, self._outcomes.sum() + 1e-9))
+
     def rates(self) -> list[float]:
         """Return the share refused in each quarter of lengths, shortest first; a bin across a
         border counts on both sides.

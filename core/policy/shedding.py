@@ -375,6 +375,7 @@ class Shedding:
             start_by_ns=due_ns(request),
             deadline_ns=request.ttft_deadline_ns if _has_promise(request) else 0,
             may_be_shed=not protected and self._may_be_predicted(request),
+            quarter=self.floor.quarter(request.num_tokens),
         )
 
     def _replay_settings(self, now_ns: int) -> ReplaySettings:
@@ -388,6 +389,7 @@ class Shedding:
             class_window_tokens=shares.class_window / price,
             class_reserves=tuple(self._reserve(each) for each in TrafficClass),
             tenant_window_tokens=shares.tenant_window / price,
+            refusals=self.floor.refusals(),
         )
 
     def _reserve(self, traffic_class: TrafficClass) -> float:

@@ -57,6 +57,28 @@ def test_a_queue_that_can_be_served_is_left_alone() -> None:
     assert late(FluidReplay(settings(), [flow(0, FAST, [(1000, n + 1.5) for n in range(5)])])) == []
 
 
+def test_the_longest_that_is_late_behind_it_makes_room() -> None:
+    """Of six seconds of prompts due in five the longest is left out, not the one found late; in
+    another flow, or due later, it stays.
+    """
+    queue = [(3000, 5.0), (1000, 5.0), (1000, 5.0), (1000, 5.0)]
+    assert late(FluidReplay(settings(), [flow(0, FAST, queue)])) == [0]
+    apart = [flow(0, FAST, queue[:1]), flow(1, FAST, queue[1:])]
+    assert late(FluidReplay(settings(), apart)) == [102]
+    later = [(3000, 7.5), (2000, 5.5), (1000, 5.5), (3000, 5.5)]
+    assert late(FluidReplay(settings(), [flow(0, FAST, later)])) == [3]
+
+
+def test_quarters_of_lengths_take_turns_in_being_left_out() -> None:
+    """That of which the fewest were refused is next, and there the longest."""
+    queue = [(2000, 5.0), (1500, 5.0), (1000, 5.0), (500, 5.0), (2000, 5.0)]
+    waiting = flow(0, FAST, queue)
+    halves = [int(each.num_tokens > 1000) for each in waiting.queue]
+    quartered = [replace(q, quarter=h) for q, h in zip(waiting.queue, halves, strict=True)]
+    refused = replace(settings(), refusals=(0.1, 0.105), refusal=0.01)
+    assert late(FluidReplay(refused, [replace(waiting, queue=quartered)])) == [2, 4]
+
+
 def test_what_is_too_much_is_left_out_and_takes_no_time() -> None:
     """Ten prompts of a second are due in five seconds: five are served, and so is one after."""
     queue = [(1000, 5.0)] * 10 + [(1000, 6.5)]

@@ -41,3 +41,12 @@ def test_rates_are_told_by_quarters() -> None:
 def test_without_refusals_nothing_happens() -> None:
     """Whatever is served."""
     assert after(0.0, 0.0).lead == FIRST_LEAD
+
+
+def test_quarters_are_those_of_the_lengths_seen() -> None:
+    """Half of all are short: they fill the lower two; refusals of the longest count for less."""
+    floor = after(0.3, 0.3)
+    assert floor.quarter(10) == 0
+    assert floor.quarter(5000) == 3
+    assert floor.quarter(100) < 2 <= floor.quarter(2000)
+    assert floor.refusals()[-1] == pytest.approx(floor.rates()[-1] / RATIO)
