@@ -9,6 +9,7 @@ run and of a trace; with the same seed it is the same whatever the policy.
     locality    as recorded, with the identity of contents, one class
     alone       a quiet tenant of an interactive class
     flooded     the same, beside one that sends ten times as much
+    favoured    the same, the quiet tenant strictly first: nobody's order can serve it better
     reserved    interactive requests alone
     shared      the same beside more batch requests than fit
     batch       these alone
@@ -80,6 +81,7 @@ class Load:
     max_tokens: int = USUAL_MAX_TOKENS  # what clients ask for
     max_model_len: int = 16_384
     spared_deadline_ns: int = 0
+    has_favourite: bool = False  # whose class goes before all others
 
 
 def tiers(point: Point, trace: Trace) -> Load:
@@ -121,6 +123,17 @@ def flooded(point: Point, trace: Trace) -> Load:
     return Load(workload=both)
 
 
+def favoured(point: Point, trace: Trace) -> Load:
+    """Return the same, the quiet tenant in a class that is served strictly first."""
+    load = flooded(point, trace)
+    workload = load.workload
+    is_quiet = workload.tenant_index == workload.tenants.index("quiet")
+    classes = np.where(is_quiet, int(LAST), workload.traffic_class)
+    promises = dict(workload.promises) | {LAST: FAST}
+    changed = replace(workload, traffic_class=classes, promises=promises)
+    return replace(load, workload=changed, has_favourite=True)
+
+
 def reserved(point: Point, trace: Trace) -> Load:
     """Return interactive requests alone."""
     return Load(workload=quiet(point, trace))
@@ -156,7 +169,8 @@ def storm(point: Point, trace: Trace) -> Load:
 LOADS: Mapping[str, Callable[[Point, Trace], Load]] = {
     make.__name__: make
     for make in (
-        tiers, tenants, fairness, locality, alone, flooded, reserved, shared, batch, memory, storm,
+        tiers, tenants, fairness, locality, alone, flooded, favoured, reserved, shared, batch,
+        memory, storm,
     )
 }  # fmt: skip
 

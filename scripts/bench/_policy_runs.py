@@ -205,6 +205,8 @@ def classes_of(load: Load) -> ClassesConfig:
     if load.spared_deadline_ns:
         last = ClassConfig(weight=classes.standard.weight, sheddable=False)
         classes = replace(classes, **{LAST.label: last})
+    if load.has_favourite:
+        classes = replace(classes, **{LAST.label: ClassConfig(strict_first=True)})
     for each in TrafficClass:
         if each in load.workload.promises:
             told = promising(classes.of(each), load.workload.promises[each])
