@@ -25,6 +25,7 @@ HALF_QPS = {"code": 2.0, "conv": 2.3}  # about half of what is carried
 ARENA_QPS = 60.0
 MOONCAKE_SPEED = 0.5
 MEMORY_QPS = 4.4
+MOST_UNEVEN = 2.0  # misses of a quarter of lengths by those of another
 OPTIMALITY_LOAD = 1.5  # of a load that is carried
 SHED_SCALE = 40  # of the runs in which one request is not refused
 WILSON_Z = 1.645  # one-sided 95 %
@@ -346,19 +347,27 @@ def optimality(asked: Asked) -> Figures:
     for trace, guess in GUESS_QPS.items():
         ours = asked.point(trace, OURS, OPTIMALITY_LOAD * guess, window="off")
         outcome = asked.runs.outcome(ours)
-        kept = {
-            name: asked.runs.outcome(replace(ours, policy=f"{ORACLE}{name}"))["kept_requests"]
-            for name in ORDERS
+        orders = {
+            name: asked.runs.outcome(replace(ours, policy=f"{ORACLE}{name}")) for name in ORDERS
         }
+        kept = {name: each["kept_requests"] for name, each in orders.items()}
+        even = [name for name, each in orders.items() if _is_even(each)]
         most = max(outcome["kept_requests"], *kept.values())
         found[trace] = {
             "kept": outcome["kept_requests"],
             "kept_by_orders": kept,
             "to_best_order": outcome["kept_requests"] / max(1, *kept.values()),
+            "even_orders": even,
+            "to_best_even_order": outcome["kept_requests"] / max([1, *(kept[n] for n in even)]),
             "most_that_can_be_kept": outcome["most_kept"],
             "above_what_can_be_kept": most - outcome["most_kept"],
         }
     return found
+
+
+def _is_even(outcome: Figures) -> bool:
+    """Tell whether refusals were as even over lengths as policy headrace's must be."""
+    return quartile_ratio(outcome["quartiles"]) <= MOST_UNEVEN
 
 
 def optimality_bars(_is_quick: bool) -> Iterator[Bar]:
