@@ -7,6 +7,7 @@ run and of a trace; with the same seed it is the same whatever the policy.
     tenants     the same, from eight tenants, the k-th k times as rare as the first
     fairness    tenants of the trace, one class, nothing promised
     locality    as recorded, with the identity of contents, one class
+    conversations  a tenth of them, each whole, in a pool so small that the order decides
     alone       a quiet tenant of an interactive class
     flooded     the same, beside one that sends ten times as much
     favoured    the same, the quiet tenant strictly first: nobody's order can serve it better
@@ -44,6 +45,8 @@ SLOW_GAP_S = 0.4
 SLOW_OUTPUT_S = 15 * SLOW_GAP_S  # of a slow tier's time, left for the output
 BATCH_QPS = 10.0  # far more than is carried beside anything
 SMALL_POOL_TOKENS = 30_000
+CONVERSATION_SHARE = 10  # one of so many
+CONVERSATIONS_POOL_TOKENS = 250_000
 LAST = TrafficClass.ADMINISTRATIVE  # of whom nothing else is sent
 NOTHING = dict.fromkeys(TrafficClass, Promise())
 INTERACTIVE, STANDARD, BATCH = (
@@ -111,6 +114,20 @@ def locality(point: Point, trace: Trace) -> Load:
     return Load(workload=alone, machine="h200", max_model_len=longest)
 
 
+def conversations(point: Point, trace: Trace) -> Load:
+    """Return some of the conversations of the trace whole, closer together by as much, in a pool so
+    small that the order of service decides what is still cached. It is the same at every scale.
+    """
+    workload = as_recorded(trace, speed=CONVERSATION_SHARE * point.qps, spread_s=3.0)
+    second_ids = np.array([ids[min(1, len(ids) - 1)] for ids in workload.hash_ids])
+    chosen = np.flatnonzero(
+        second_ids % CONVERSATION_SHARE == 0
+    )  # the first id is the same for all
+    load = locality(replace(point, scale=1), trace)
+    few = of_class(with_one_tenant(_picked(workload, chosen)), STANDARD, NOTHING)
+    return replace(load, workload=few, kv_tokens=CONVERSATIONS_POOL_TOKENS)
+
+
 def alone(point: Point, trace: Trace) -> Load:
     """Return a quiet tenant."""
     return Load(workload=quiet(point, trace))
@@ -169,8 +186,8 @@ def storm(point: Point, trace: Trace) -> Load:
 LOADS: Mapping[str, Callable[[Point, Trace], Load]] = {
     make.__name__: make
     for make in (
-        tiers, tenants, fairness, locality, alone, flooded, favoured, reserved, shared, batch,
-        memory, storm,
+        tiers, tenants, fairness, locality, conversations, alone, flooded, favoured, reserved,
+        shared, batch, memory, storm,
     )
 }  # fmt: skip
 

@@ -99,14 +99,22 @@ def test_other_decisions_are_another_point(tmp_path: Path) -> None:
     assert json.loads(line)["point"]["code"] == decisions_digest()
 
 
+def talks() -> Trace:
+    """Return two conversations of two turns; a tenth of all has one of them."""
+    lines = ["arrival_s,prompt_tokens,output_tokens,hash_ids_512"]
+    lines += [f"{n},600,5,0 {10 + n % 2}" for n in range(4)]
+    return parse_trace(lines, "t")
+
+
 @pytest.mark.parametrize("load", LOADS)
 def test_every_load_can_be_run(load: str) -> None:
     """With figures for every class, and somebody served."""
     point = Point("t", "headrace", 2.0, 0.05, 0.0, 1, SMALL, load=load)
-    found = simulate(point, small_trace())
+    found = simulate(point, talks() if load == "conversations" else small_trace())
     assert found["steps"] > 0
     assert sum(found["computed_by_class"].values()) > 0
-    assert set(found["classes"]) <= {"interactive", "standard", "batch"}
+    assert found["classes"].keys() <= {each.label for each in TrafficClass}
+    assert ("administrative" in found["classes"]) == (load == "favoured")
 
 
 @pytest.mark.parametrize("order", ORDERS)
