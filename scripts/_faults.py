@@ -229,10 +229,10 @@ FAULTS: tuple[Fault, ...] = (
         "relative = 1 / np.asarray(weights, np.float64)",
     ),
     Fault(
-        "lead-the-wrong-way", "P14", f"{PROMISED}test_p14_refusals_are_even_over_lengths",
-        "core/policy/length_floor.py",
-        "self.lead + GAIN * error",
-        "self.lead - GAIN * error",
+        "quarters-the-wrong-way", "P14", f"{PROMISED}test_p14_refusals_are_even_over_lengths",
+        "core/policy/fluid_replay.py",
+        "key=lambda each: (self._refusals[each.quarter],",
+        "key=lambda each: (-self._refusals[each.quarter],",
     ),
     Fault(
         "weights-upside-down", "P15",
