@@ -3,6 +3,7 @@
     normed    rms_norm(x) · Wᵀ + bias                           queries, keys and values
     residual  x · Wᵀ + bias + other                             back into the residual stream
     gated     act(rms_norm(x) · Gᵀ) * (rms_norm(x) · Uᵀ)        the first half of the MLP
+    partial   x · Wᵀ in float32                                 what one rank adds to a product
 
 x, other, result [tokens, …] in the model's dtype, weights [out, in] plain or quantized (see
 `matrix`), norms [in] and biases [out] float32; without a norm x is taken as it is. `act` is `silu`
@@ -47,6 +48,19 @@ class Residual(Protocol):
 
     def __call__(self, x: Tensor, other: Tensor) -> Tensor:
         """Return x·Wᵀ + bias + other."""
+        ...
+
+
+class Partial(Protocol):
+    """Product with some of the inputs, to be added to others."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the weight, bytes."""
+        ...
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return x·Wᵀ, float32."""
         ...
 
 
@@ -105,6 +119,19 @@ class TorchGated:
         normed = _normalized(x, norm, epsilon)
         gate, up = self._gate.product(normed).float(), self._up.product(normed).float()
         return (self._activation(gate) * up).to(x.dtype)
+
+
+class TorchPartial:
+    """The reference."""
+
+    def __init__(self, weight: Matrix) -> None:
+        """`weight` is in float32, or rounded."""
+        self._weight = weight
+        self.num_bytes = weight.num_bytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return x·Wᵀ."""
+        return self._weight.product(x.float())
 
 
 def _bytes_of(tensor: Tensor | None) -> int:
@@ -210,3 +237,15 @@ class NativeGated:
     def __call__(self, x: Tensor, norm: Tensor | None, epsilon: float) -> Tensor:
         """Return the product."""
         return self._product.run(x, norm=norm, epsilon=epsilon)
+
+
+class NativePartial:
+    """x·Wᵀ in float32 by `linear.cpp`: logits of an x that is not normalized."""
+
+    def __init__(self, library: ctypes.CDLL, weight: PackedMatrix) -> None:
+        self._product = NativeProduct(library, "logits", weight)
+        self.num_bytes = self._product.num_bytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the product."""
+        return self._product.run(x)

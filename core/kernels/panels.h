@@ -85,10 +85,21 @@ struct Plain {
   }
 
   template <int M>
-  static void multiply(const uint32_t* rows, const uint32_t* panel, int inputs, Floats (&sums)[M][2]) {
+  [[gnu::always_inline]] static void multiply(const uint32_t* rows, const uint32_t* panel, int inputs,
+                                              Floats (&sums)[M][2]) {
     tile_product<T, M, 2, 1, M, kPrefetchSteps>(rows, panel, kPanel, inputs / T::kPack, sums);
   }
 };
+
+// One tile times one panel. In a function of its own, inlined and unrolled throughout, or the sums are kept in memory:
+// measured 2.3 times as long for 128 rows.
+template <class Format, int M, class Finish>
+inline void multiply_tile(const uint32_t* rows, const uint32_t* panel, int inputs, const Finish& finish) {
+  Floats sums[M][2] = {};
+  Format::template multiply<M>(rows, panel, inputs, sums);
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) finish(m, sums[m][0], sums[m][1]);
+}
 
 // For every panel and row of the product: finish(panel, row, first 16 sums, second 16 sums).
 template <class Format, class Finish>
@@ -106,10 +117,9 @@ void multiply(const Product& p, int num_panels, const Finish& finish) {
       for (int tile = 0; tile < tiles.count; ++tile) {
         const int first_row = tiles.begin(tile);
         with_tile_rows(tiles[tile].rows, [&](auto rows) {
-          Floats sums[rows][2] = {};
-          Format::template multiply<rows>(interleaved.get() + first_row * row_words,
-                                          p.weight + panel * panel_words, p.inputs, sums);
-          for (int m = 0; m < rows; ++m) finish(panel, first_row + m, sums[m][0], sums[m][1]);
+          multiply_tile<Format, rows>(
+              interleaved.get() + first_row * row_words, p.weight + panel * panel_words, p.inputs,
+              [&](int m, Floats first, Floats second) { finish(panel, first_row + m, first, second); });
         });
       }
     }

@@ -37,10 +37,13 @@ struct Int8Weights {
   static constexpr ptrdiff_t kTailWords = kPanel;
 
   template <int M, int N>
-  static void accumulate(const uint32_t* rows, const uint32_t* panel, Ints (&sums)[M][N]) {
+  [[gnu::always_inline]] static void accumulate(const uint32_t* rows, const uint32_t* panel, Ints (&sums)[M][N]) {
     for (int k = 0; k < kGroupCells; ++k, panel += kPanel) {
+#pragma GCC unroll 2
       for (int n = 0; n < N; ++n) __builtin_prefetch(panel + kPrefetchSteps * kPanel + n * kLanes);
+#pragma GCC unroll 16
       for (int m = 0; m < M; ++m)
+#pragma GCC unroll 2
         for (int n = 0; n < N; ++n)
           sums[m][n] = dot_bytes(sums[m][n], load<Cells>(panel + n * kLanes), rows[k * M + m]);
     }
@@ -57,11 +60,13 @@ struct Int4Weights {
   static constexpr ptrdiff_t kTailWords = 0;
 
   template <int M, int N>
-  static void accumulate(const uint32_t* rows, const uint32_t* panel, Ints (&sums)[M][N]) {
+  [[gnu::always_inline]] static void accumulate(const uint32_t* rows, const uint32_t* panel, Ints (&sums)[M][N]) {
     for (int k = 0; k < kGroupCells / 2; ++k, panel += kPanel) {
+#pragma GCC unroll 2
       for (int n = 0; n < N; ++n) {
         __builtin_prefetch(panel + kPrefetchSteps * kPanel + n * kLanes);
         const Cells both = load<Cells>(panel + n * kLanes), low = both & 0x0f0f0f0fu, high = (both >> 4) & 0x0f0f0f0fu;
+#pragma GCC unroll 16
         for (int m = 0; m < M; ++m) {
           sums[m][n] = dot_bytes(sums[m][n], low, rows[k * M + m]);
           sums[m][n] = dot_bytes(sums[m][n], high, rows[(k + kGroupCells / 2) * M + m]);
@@ -120,7 +125,7 @@ struct Quantized {
   }
 
   template <int M>
-  static void multiply(const uint32_t* rows, const uint32_t* panel, int inputs, Floats (&sums)[M][2]) {
+  [[gnu::always_inline]] static void multiply(const uint32_t* rows, const uint32_t* panel, int inputs, Floats (&sums)[M][2]) {
     if constexpr (M <= kWideRows) {
       multiply_columns<M, 2>(rows, panel, groups(inputs), 0, sums);
     } else {
@@ -130,21 +135,27 @@ struct Quantized {
   }
 
   template <int M, int N>
-  static void multiply_columns(const uint32_t* rows, const uint32_t* panel, int groups, int first, Floats (&sums)[M][2]) {
+  [[gnu::always_inline]] static void multiply_columns(const uint32_t* rows, const uint32_t* panel, int groups, int first, Floats (&sums)[M][2]) {
     Floats totals[M][N] = {};
     for (int group = 0; group < groups; ++group, panel += Weights::kGroupWords, rows += kRowWords * M) {
       const uint32_t* scales = rows + Weights::kGroupCells * M;
       Ints integers[M][N];
+#pragma GCC unroll 16
       for (int m = 0; m < M; ++m)
+#pragma GCC unroll 2
         for (int n = 0; n < N; ++n) integers[m][n] = Ints{} + int32_t(scales[M + m]);
       Weights::template accumulate<M, N>(rows, panel + first * kLanes, integers);
+#pragma GCC unroll 16
       for (int m = 0; m < M; ++m)
+#pragma GCC unroll 2
         for (int n = 0; n < N; ++n) {
           const Floats exact = __builtin_convertvector(integers[m][n], Floats);
           totals[m][n] += Weights::scaled(exact * as_float(scales[m]), panel, first + n);
         }
     }
+#pragma GCC unroll 16
     for (int m = 0; m < M; ++m)
+#pragma GCC unroll 2
       for (int n = 0; n < N; ++n) sums[m][first + n] = Weights::finished(totals[m][n], panel, first + n);
   }
 };

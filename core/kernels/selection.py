@@ -18,12 +18,15 @@ from core.kernels.linear import (
     Gated,
     NativeGated,
     NativeNormed,
+    NativePartial,
     NativeProduct,
     NativeResidual,
     Normed,
+    Partial,
     Residual,
     TorchGated,
     TorchNormed,
+    TorchPartial,
     TorchResidual,
 )
 from core.kernels.matrix import (
@@ -91,6 +94,12 @@ class Kernels:
         if self.library is None:
             return TorchResidual(make_matrix(weight, self.quantization), bias)
         return NativeResidual(self.library, pack_matrix(weight, self.quantization), bias)
+
+    def partial(self, weight: Tensor) -> Partial:
+        """Return the product x·Wᵀ in float32 with `weight` [out, some of the inputs]."""
+        if self.library is None:
+            return TorchPartial(make_matrix(weight.float(), self.quantization))
+        return NativePartial(self.library, pack_matrix(weight, self.quantization))
 
     def gated(self, gate: Tensor, up: Tensor, activation: str = "silu") -> Gated:
         """Return the gated product with `gate` and `up` [out, in]; `silu` or `gelu`."""
