@@ -140,11 +140,12 @@ async def running_engine(
 
 
 def launch(name: str, settings: Sequence[str], log: Path, config: Path | None = None) -> Engine:
-    """Start `headrace serve` in the background, its output in `log`."""
+    """Start `headrace serve` in the background, its output in `log` and its state beside it."""
     command = [sys.executable, "-P", "-m", "frontends.cli.main", "serve", "--name", name]
     command += ["--port", "0", *(word for each in settings for word in ("--set", each))]
     command += ["--config", str(config)] if config else []
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment["XDG_STATE_HOME"] = str(log.parent / "state")
     with log.open("ab") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
