@@ -12,6 +12,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from core.clock import NS_PER_MS, NS_PER_S
 from core.config import PolicyConfig
 from core.policy.flows import Flows
 from core.request import Request
@@ -31,6 +32,7 @@ QUANTUM = 16
 UNITS = 1000  # of charge for a token
 LONGEST_PROMPT, LONGEST_OUTPUT = 100, 8
 QUIET, FLOODER = "abc", "z"
+NUM_FLOODING = 150  # requests of the flooder that wait at any time
 QUIET_CLASS = TrafficClass.STANDARD
 OTHER_CLASSES = (TrafficClass.INTERACTIVE, TrafficClass.BATCH)
 DEMAND = 0.7  # of what the quiet tenants could have beside the flooder
@@ -46,6 +48,7 @@ class Crowd:
         self.weight = self.random.choice([0.5, 1.0, 2.0])  # of each quiet tenant
         self.class_of_flood = self.random.choice([QUIET_CLASS, QUIET_CLASS, *OTHER_CLASSES])
         self.class_weight = self.random.choice([1.0, 2.0, 4.0])  # of that of the quiet
+        self.is_promised = self.random.random() < 0.7  # and the flooder asks for more haste
         self.flood = Random()
         self.flood.setstate(self.random.getstate())
         self.is_flooded = is_flooded
@@ -93,7 +96,7 @@ class Crowd:
     def arrive(self) -> None:
         """Let the quiet come as their share allows, and the flooder always, with their prompts."""
         if self.is_flooded:
-            while self.num_waiting_of_flooder() < 40:
+            while self.num_waiting_of_flooder() < NUM_FLOODING:
                 self.submit(self.flood, FLOODER, self.class_of_flood)
         self.owed_tokens += DEMAND * self.quiet_share * STEP_TOKENS
         while self.owed_tokens > 0:
@@ -119,6 +122,9 @@ class Crowd:
         request = self.engine.make_request(
             self.num_requests, prompt, output, tenant=tenant, traffic_class=traffic_class
         )
+        if self.is_promised:
+            due_in_ns = NS_PER_MS if tenant == FLOODER else NS_PER_S
+            request.ttft_deadline_ns = request.arrival_ns + due_in_ns
         return self.engine.submit(request)
 
     def bound(self) -> float:
