@@ -69,6 +69,18 @@ def test_a_plan_knows_what_is_still_to_come() -> None:
     assert kept.tolist() == [False, True, True]
 
 
+def test_quarters_of_lengths_are_dropped_in_turn() -> None:
+    """Twelve seconds of jobs are due in nine: two of the longest go if nobody asks for evenness,
+    else one of the long half, then one of the short.
+    """
+    nothing, due, worth = np.zeros(8), np.full(8, 9.0), np.ones(8)
+    work, quarter = np.array([1.0] * 4 + [2.0] * 4), np.array([0] * 4 + [2] * 4)
+    kept = kept_in_time(nothing, due, work, worth)
+    assert np.bincount(quarter[~kept], minlength=3).tolist() == [0, 0, 2]
+    kept = kept_in_time(nothing, due, work, worth, quarter)
+    assert np.bincount(quarter[~kept], minlength=3).tolist() == [1, 0, 1]
+
+
 def test_the_fastest_rate_is_that_of_the_largest_step() -> None:
     """10 ms a step and 0.1 ms a token: 100 tokens in 20 ms, 1,000 in 110 ms."""
     assert fastest_rate(RoundMachine(), 100) == pytest.approx(5000.0)
