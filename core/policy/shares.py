@@ -51,7 +51,10 @@ class Shares:
         self._tenants = FairTable(NUM_CLASSES)
         self._classes.resize([self.limits.of(c).weight for c in TrafficClass])
         self._set_windows()
-        self._rested: dict[int, tuple[int, int]] = {}  # by flow: what it was behind, and V then
+        self._rested: dict[int, tuple[int, int, int]] = {}  # by flow: what it was behind, V, levels
+        self._num_levels = np.zeros(
+            NUM_CLASSES, np.int64
+        )  # how often tenants of a class were level
         self._is_stale = False  # charged since V was worked out
         self._under_way: dict[int, Sequence[int]] = {}  # by replica: flows with a prompt left over
         self._spare = SpareService()
@@ -106,8 +109,12 @@ class Shares:
         decode_units = self.ledger.stopped(request)
         self._flows.charge(request, decode_units)
         if not self._flows.num_running[request.flow]:
-            behind = self._lag_kept(request.flow)
-            self._rested[request.flow] = behind, self._tenants.virtual_time(request.traffic_class)
+            traffic_class = request.traffic_class
+            self._rested[request.flow] = (
+                self._lag_kept(request.flow),
+                self._tenants.virtual_time(traffic_class),
+                int(self._num_levels[traffic_class]),
+            )
 
     def shortened(self, request: Request) -> None:
         """Take in that it leaves the step and will compute some of its tokens again."""
@@ -267,10 +274,9 @@ class Shares:
         """
         if self._flows.num_running[flow]:
             return self._lag_kept(flow)
-        rested = self._rested.pop(flow, None)
-        if rested is None:
+        behind, then, num_levels = self._rested.pop(flow, (0, 0, -1))
+        if num_levels != self._num_levels[flow % NUM_CLASSES]:
             return 0
-        behind, then = rested
         missed = self._tenants.virtual_time(flow % NUM_CLASSES) - then
         return self._lag_kept(flow) if missed <= self.tenant_window * PRECISION else behind
 
@@ -288,8 +294,7 @@ class Shares:
         some_want = _any_tenant(wanting)
         self._tenants.advance(wanting)
         self._tenants.level(running & ~some_want)
-        rested = self._rested.items()
-        self._rested = {flow: each for flow, each in rested if some_want[flow % NUM_CLASSES]}
+        self._num_levels += ~some_want
         classes = some_want if some_want.any() else _any_tenant(running)
         self._classes.advance(np.flatnonzero(classes).tolist())
         self._is_stale = False
