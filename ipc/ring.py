@@ -50,6 +50,8 @@ from ipc.segment import Segment
 
 RING_VERSION: Final = 1
 _SLOT_HEADER: Final = struct.Struct("<QIIQQ")
+_SEQUENCE: Final = struct.Struct("<Q")
+_LENGTH_AND_CRC: Final = struct.Struct("<QII")  # the sequence before them stays 0 for now
 _CHECKED: Final = struct.Struct("<QI")
 _WORDS_PER_LINE: Final = LINE_BYTES // 8
 _HEAD: Final = 0
@@ -126,12 +128,14 @@ class RingWriter:
     def send(self, parts: Sequence[Buffer]) -> bool:
         """Append one frame made of `parts`; False = full. Raises FrameError if it can never fit."""
         memory = self._memory
-        length = sum(memoryview(part).nbytes for part in parts)
-        if length > memory.slot_bytes:
-            raise FrameError(f"a frame of {length} bytes exceeds the slot of {memory.slot_bytes}")
+        frame = b"".join(parts)
+        if len(frame) > memory.slot_bytes:
+            raise FrameError(
+                f"a frame of {len(frame)} bytes exceeds the slot of {memory.slot_bytes}"
+            )
         if not self.has_room:
             return False
-        self._fill(memory.slots[self._head % memory.num_slots], parts, length)
+        self._fill(memory.slots[self._head % memory.num_slots], frame)
         self._head += 1
         self._sent += 1
         memory.writer[_HEAD] = self._head
@@ -151,17 +155,12 @@ class RingWriter:
     def _num_used(self) -> int:
         return min(self._head - min(self._memory.acked), self._memory.num_slots)
 
-    def _fill(self, slot: memoryview, parts: Sequence[Buffer], length: int) -> None:
-        sequence = self._head
-        _SLOT_HEADER.pack_into(slot, 0, 0, 0, 0, 0, 0)
-        position = _SLOT_HEADER.size
-        for part in parts:
-            num_bytes = memoryview(part).nbytes
-            slot[position : position + num_bytes] = np.frombuffer(part, np.uint8).data
-            position += num_bytes
-        crc = _checksum(sequence, slot[_SLOT_HEADER.size : _SLOT_HEADER.size + length])
-        struct.pack_into("<II", slot, 8, length, crc)
-        struct.pack_into("<Q", slot, 0, sequence)
+    def _fill(self, slot: memoryview, frame: bytes) -> None:
+        length = len(frame)
+        _SEQUENCE.pack_into(slot, 0, 0)
+        slot[_SLOT_HEADER.size : _SLOT_HEADER.size + length] = frame
+        _LENGTH_AND_CRC.pack_into(slot, 0, 0, length, _checksum(self._head, frame))
+        _SEQUENCE.pack_into(slot, 0, self._head)
 
 
 class RingReader:
@@ -259,5 +258,5 @@ class RingReader:
         return head if _SLOT_HEADER.unpack_from(newest)[0] == head - 1 else self._next
 
 
-def _checksum(sequence: int, payload: memoryview) -> int:
-    return zlib.crc32(payload, zlib.crc32(_CHECKED.pack(sequence, payload.nbytes)))
+def _checksum(sequence: int, payload: bytes | memoryview) -> int:
+    return zlib.crc32(payload, zlib.crc32(_CHECKED.pack(sequence, len(payload))))

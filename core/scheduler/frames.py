@@ -9,6 +9,8 @@ result or batch that was read are views of the frame and live as long as its slo
     outputs  OUTPUT_HEADER | OUTPUT[num_rows]     | LOGPROB[num_logprobs]
 """
 
+import struct
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -70,86 +72,95 @@ class RecordFrameError(ValueError):
     """
 
 
+class _Header:
+    """A header as plain numbers: numpy takes ten times as long to fill or read a single record."""
+
+    _CODES: Final = {np.uint32: "I", np.int64: "q", np.uint64: "Q"}
+
+    def __init__(self, dtype: np.dtype[np.void], magic: int) -> None:
+        """Take the fields of `dtype`, whose first one holds `magic`."""
+        codes = [self._CODES[dtype[name].type] for name in dtype.names or ()]
+        self._struct = struct.Struct("<" + "".join(codes))
+        assert self._struct.size == dtype.itemsize, dtype
+        self._magic = magic
+        self.num_bytes = dtype.itemsize
+
+    def pack(self, *fields: int) -> bytes:
+        """Return the header with `fields` behind the magic number."""
+        return self._struct.pack(self._magic, *fields)
+
+    def unpack(self, frame: Buffer) -> Sequence[int]:
+        """Return the fields behind the magic number; raises RecordFrameError."""
+        if len(frame) < self.num_bytes:
+            raise RecordFrameError(f"a frame of {len(frame)} bytes is shorter than its header")
+        magic, *fields = self._struct.unpack_from(frame)
+        if magic != self._magic:
+            raise RecordFrameError(f"frame magic {magic:#x}, expected {self._magic:#x}")
+        return fields
+
+
+_PLAN = _Header(PLAN_HEADER, PLAN_MAGIC)
+_RESULT = _Header(RESULT_HEADER, RESULT_MAGIC)
+_OUTPUTS = _Header(OUTPUT_HEADER, OUTPUT_MAGIC)
+
+
 def plan_parts(plan: StepPlan) -> list[Buffer]:
     """Return the frame of a plan in parts, ready for `FrameSender.send`."""
-    header = np.zeros(1, PLAN_HEADER)
-    header[0] = (
-        PLAN_MAGIC, len(plan.rows), plan.replica, plan.epoch, plan.step, plan.scheduler_epoch,
-        len(plan.copies),
-    )  # fmt: skip
-    return [_bytes_of(header), _bytes_of(plan.rows), _bytes_of(plan.copies)]
+    header = _PLAN.pack(
+        len(plan.rows), plan.replica, plan.epoch, plan.step, plan.scheduler_epoch, len(plan.copies)
+    )
+    return [header, _bytes_of(plan.rows), _bytes_of(plan.copies)]
 
 
 def result_parts(result: StepResult) -> list[Buffer]:
     """Return the frame of a result in parts."""
-    header = np.zeros(1, RESULT_HEADER)
-    header[0] = (
-        RESULT_MAGIC, len(result.rows), len(result.logprobs),
+    header = _RESULT.pack(
+        len(result.rows), len(result.logprobs),
         result.replica, result.epoch, result.step, result.started_ns, result.finished_ns,
         result.scheduler_epoch,
     )  # fmt: skip
-    return [_bytes_of(header), _bytes_of(result.rows), _bytes_of(result.logprobs)]
+    return [header, _bytes_of(result.rows), _bytes_of(result.logprobs)]
 
 
 def output_parts(batch: OutputBatch) -> list[Buffer]:
     """Return the frame of an output batch in parts."""
-    header = np.zeros(1, OUTPUT_HEADER)
-    header[0] = (OUTPUT_MAGIC, len(batch.records), len(batch.logprobs))
-    return [_bytes_of(header), _bytes_of(batch.records), _bytes_of(batch.logprobs)]
+    header = _OUTPUTS.pack(len(batch.records), len(batch.logprobs))
+    return [header, _bytes_of(batch.records), _bytes_of(batch.logprobs)]
 
 
 def read_plan(frame: Buffer) -> StepPlan:
     """Return the plan in `frame`, its arrays as views; raises RecordFrameError."""
-    header = _header(frame, PLAN_HEADER, PLAN_MAGIC)
-    rows, copies = _arrays(
-        frame,
-        PLAN_HEADER.itemsize,
-        ((PLAN_ROW, int(header["num_rows"])), (COPY, int(header["num_copies"]))),
-    )
-    return StepPlan(
-        int(header["replica"]), int(header["epoch"]), int(header["step"]), rows,
-        int(header["scheduler_epoch"]), copies,
-    )  # fmt: skip
+    num_rows, replica, epoch, step, scheduler_epoch, num_copies = _PLAN.unpack(frame)
+    rows, copies = _arrays(frame, _PLAN.num_bytes, ((PLAN_ROW, num_rows), (COPY, num_copies)))
+    return StepPlan(replica, epoch, step, rows, scheduler_epoch, copies)
 
 
 def read_result(frame: Buffer) -> StepResult:
     """Return the result in `frame`, its arrays as views; raises RecordFrameError."""
-    header = _header(frame, RESULT_HEADER, RESULT_MAGIC)
+    num_rows, num_logprobs, replica, epoch, step, started_ns, finished_ns, scheduler_epoch = (
+        _RESULT.unpack(frame)
+    )
     rows, logprobs = _arrays(
-        frame,
-        RESULT_HEADER.itemsize,
-        ((RESULT_ROW, int(header["num_rows"])), (LOGPROB, int(header["num_logprobs"]))),
+        frame, _RESULT.num_bytes, ((RESULT_ROW, num_rows), (LOGPROB, num_logprobs))
     )
     return StepResult(
-        int(header["replica"]), int(header["epoch"]), int(header["step"]),
-        int(header["started_ns"]), int(header["finished_ns"]), rows, logprobs,
-        int(header["scheduler_epoch"]),
-    )  # fmt: skip
+        replica, epoch, step, started_ns, finished_ns, rows, logprobs, scheduler_epoch
+    )
 
 
 def read_outputs(frame: Buffer) -> OutputBatch:
     """Return the output batch in `frame`, its arrays as views; raises RecordFrameError."""
-    header = _header(frame, OUTPUT_HEADER, OUTPUT_MAGIC)
-    records, logprobs = _arrays(
-        frame,
-        OUTPUT_HEADER.itemsize,
-        ((OUTPUT, int(header["num_rows"])), (LOGPROB, int(header["num_logprobs"]))),
+    num_rows, num_logprobs = _OUTPUTS.unpack(frame)
+    return OutputBatch(
+        *_arrays(frame, _OUTPUTS.num_bytes, ((OUTPUT, num_rows), (LOGPROB, num_logprobs)))
     )
-    return OutputBatch(records, logprobs)
 
 
-def _bytes_of(array: RecordArray) -> memoryview:
+def _bytes_of(array: RecordArray) -> Buffer:
+    if not len(array):
+        return b""
     flat: npt.NDArray[np.uint8] = np.ascontiguousarray(array).view(np.uint8)
     return flat.data
-
-
-def _header(frame: Buffer, dtype: np.dtype[np.void], magic: int) -> np.void:
-    if len(frame) < dtype.itemsize:
-        raise RecordFrameError(f"a frame of {len(frame)} bytes is shorter than its header")
-    header: np.void = np.frombuffer(frame, dtype, 1)[0]
-    if int(header["magic"]) != magic:
-        raise RecordFrameError(f"frame magic {int(header['magic']):#x}, expected {magic:#x}")
-    return header
 
 
 def _arrays(
