@@ -115,9 +115,12 @@ def audit_path(directory: Path) -> Path:
 
 
 def encode_line(entry: Mapping[str, object]) -> bytes:
-    """Return an entry as one JSON line; one that is too long loses its arguments and result."""
-    line = orjson.dumps(entry, default=str) + b"\n"
-    if len(line) <= MAX_LINE_BYTES:
-        return line
+    """Return an entry as one JSON line; one that is too long, or nested too deep to be written,
+    loses its arguments and result.
+    """
+    with suppress(orjson.JSONEncodeError):
+        line = orjson.dumps(entry, default=str) + b"\n"
+        if len(line) <= MAX_LINE_BYTES:
+            return line
     cut = {key: value for key, value in entry.items() if key not in ("args", "result")}
     return orjson.dumps({**cut, "truncated": True}, default=str) + b"\n"

@@ -105,6 +105,20 @@ def test_a_line_is_bounded(tmp_path: Path) -> None:
     assert (tmp_path / "audit.jsonl").stat().st_size < MAX_LINE_BYTES
 
 
+@pytest.mark.parametrize("depth", [300, 1000])
+def test_arguments_that_json_cannot_say_are_left_out(tmp_path: Path, depth: int) -> None:
+    """Whoever nests arguments deeper than they can be written stays in the log all the same."""
+    nested: object = "x"
+    for _ in range(depth):
+        nested = [nested]
+    log = log_into(tmp_path)
+    log.record({"actor": "me", "command": "set", "args": {"value": nested}})
+    log.close()
+    (record,) = lines(tmp_path / "audit.jsonl")
+    assert (record["actor"], record["command"]) == ("me", "set")
+    assert record["truncated"] is True
+
+
 def test_the_state_directory_follows_xdg() -> None:
     """XDG_STATE_HOME if it is set, else below the home directory."""
     assert state_directory({"XDG_STATE_HOME": "/s"}) == Path("/s/headrace")
