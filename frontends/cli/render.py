@@ -1,5 +1,5 @@
 """Results of control commands for people: fields as lines, records as nested lines, lists of
-records as tables.
+records as tables, or a block each if there are lists of records in them.
 
 Owns: layout only. The order and the titles come from the command's declaration, so a new command
 needs nothing here.
@@ -37,8 +37,28 @@ def section(name: str, value: object, terminal: Terminal) -> str:
         lines = field_lines(value, terminal)
     else:
         assert isinstance(value, list), type(value)
-        lines = table_lines([row for row in value if isinstance(row, Mapping)], terminal)
-    return "\n".join([title, *(INDENT + line for line in lines or [NOTHING])])
+        rows = [row for row in value if isinstance(row, Mapping)]
+        draw = block_lines if any(map(has_records, rows)) else table_lines
+        lines = draw(rows, terminal)
+    return "\n".join([title, *((INDENT + line).rstrip() for line in lines or [NOTHING])])
+
+
+def has_records(record: Mapping[str, object]) -> bool:
+    """Tell whether a field of a record is a list of records."""
+    lists = (value for value in record.values() if isinstance(value, list))
+    return any(isinstance(item, Mapping) for items in lists for item in items)
+
+
+def block_lines(rows: Sequence[Mapping[str, object]], terminal: Terminal) -> list[str]:
+    """Return records below each other: a line per field, then a table per list of records."""
+    lines: list[str] = []
+    for row in rows:
+        inner = [name for name in row if has_records({name: row[name]})]
+        plain = {name: value for name, value in row.items() if name not in inner}
+        lines += ["", *field_lines(plain, terminal)]
+        for name in inner:
+            lines += section(name, row[name], terminal).splitlines()
+    return lines[1:]
 
 
 def field_lines(record: Mapping[str, object], terminal: Terminal) -> list[str]:

@@ -37,6 +37,24 @@ def test_records_are_a_table_with_numbers_to_the_right() -> None:
     assert text.splitlines() == ["rows", "  id      n", "  a       5", "  bcd  1234", "  e       -"]
 
 
+def test_records_with_records_in_them_are_a_block_each() -> None:
+    """What has a list of its own is not squeezed into a line: fields below each other, then it."""
+    events = [{"age_s": 2.5, "what": "arrived"}, {"age_s": 1, "what": "started"}]
+    text = rendered({"rows": [{"id": "a", "events": events, "n": 1}, {"id": "b", "events": []}]})
+    assert text.splitlines() == [
+        "rows",
+        "  id  a",
+        "  n   1",
+        "  events",
+        "    age_s  what",
+        "      2.5  arrived",
+        "        1  started",
+        "",
+        "  id      b",
+        "  events  -",
+    ]
+
+
 def test_values_are_for_people() -> None:
     """Truth is yes or no, seconds have no tail of zeros, nested values stay on their line."""
     assert [cell(v) for v in (True, None, 1.5, 2.0, {"a": 1, "b": []}, ["x", 2])] == [
