@@ -14,6 +14,7 @@ from core.errors import ConfigError
 from core.tenancy import ClassesConfig, Room, Tenancy, TenantConfig
 
 MAX_REPLICAS = 8
+MAX_RANKS = 8
 MAX_TOKENIZERS = 8
 MAX_HTTP_PROCESSES = 16
 MAX_ADMIN_WORKERS = 8
@@ -39,9 +40,11 @@ class EngineConfig:
     quantization: str = "none"
     """Weights of products: `none` (as `dtype`), `int8` or `int4`."""
     replicas: int = 1
-    """Executor processes, each with its own KV pool."""
+    """Copies of the model, each with its own KV pool."""
+    tensor_parallel: int = 1
+    """Executor processes that compute a replica together; no more than the model has KV heads."""
     threads: int = 0
-    """Compute threads of an executor; 0 = cores of this machine divided among the replicas."""
+    """Compute threads of an executor; 0 = cores of this machine divided among the executors."""
     max_model_len: int = 8192
     """Largest prompt + max_tokens, tokens; executor `local` lowers it to the model's own limit."""
     max_num_seqs: int = 64
@@ -74,6 +77,11 @@ class EngineConfig:
         """KV blocks that one plan may copy: a longest sequence goes out, another comes in."""
         return 2 * -(-self.max_model_len // self.block_size)
 
+    @property
+    def num_executors(self) -> int:
+        """Executor processes of all replicas."""
+        return self.replicas * self.tensor_parallel
+
     def faults(self) -> Iterator[str]:
         """Yield one line for each key that cannot be accepted."""
         yield from one_of("engine.executor", self.executor, ("local", "simulated"))
@@ -81,6 +89,7 @@ class EngineConfig:
         yield from one_of("engine.dtype", self.dtype, ("bfloat16", "float32"))
         yield from one_of("engine.quantization", self.quantization, ("none", "int8", "int4"))
         yield from in_range("engine.replicas", self.replicas, 1, MAX_REPLICAS)
+        yield from in_range("engine.tensor_parallel", self.tensor_parallel, 1, MAX_RANKS)
         yield from in_range("engine.threads", self.threads, 0, 1024)
         yield from in_range("engine.max_model_len", self.max_model_len, 16, MAX_MODEL_LEN_LIMIT)
         yield from in_range("engine.max_num_seqs", self.max_num_seqs, 1, 4096)

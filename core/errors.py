@@ -5,6 +5,7 @@
     │   └── UnknownTenantError    a tenant that is not there
     ├── ModelError                a model that is missing, corrupt or not supported
     ├── StartError                the engine cannot start here (port taken, memory, second owner)
+    ├── RanksError                a rank of a replica is gone or late; a restart of all helps
     └── StateError                what was kept cannot be read or written (damage, full disk)
 
 `Rejection` is no exception: it is a decision of the scheduler or of a cheap check before it, and
@@ -41,6 +42,10 @@ class ModelError(HeadraceError):
 
 class StartError(HeadraceError):
     """The engine cannot start on this machine as asked; the message says what is needed."""
+
+
+class RanksError(HeadraceError):
+    """Another rank of the replica is gone or late: what they compute together cannot go on."""
 
 
 class RejectionReason(IntEnum):

@@ -138,6 +138,10 @@ class RunDirectory:
         """Ring rank 0 of a replica → scheduler."""
         return self.path / f"results.{replica}"
 
+    def ranks(self, replica: int, epoch: int) -> Path:
+        """Where the ranks of a replica meet; each instance of the group has a place of its own."""
+        return self.path / f"ranks.{replica}.{epoch}"
+
     def outputs(self, tokenizer: int) -> Path:
         """Ring scheduler → tokenizer."""
         return self.path / f"outputs.{tokenizer}"

@@ -18,7 +18,7 @@ SAFETY_BYTES = 128 * 2**20  # interpreter, libraries and fragmentation that noth
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvDemand:
-    """What one executor needs, and the user's bounds.
+    """What one replica needs, all its ranks together, and the user's bounds.
 
     `num_blocks` 0 = as many as fit. `min_blocks` hold one sequence of the longest context.
     """
@@ -32,6 +32,7 @@ class KvDemand:
     memory_fraction: float
     limit_bytes: int
     host_bytes: int = 0  # for swapped blocks, of each replica
+    ranks: int = 1  # processes of each replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,8 @@ def budget_kv(free_bytes: int, demand: KvDemand) -> KvBudget:
     `free_bytes` is measured before the weights are loaded; all replicas share it. Raises StartError
     if an explicit number does not fit, or not even one longest sequence does.
     """
-    fixed = demand.weights_bytes + demand.workspace_bytes + demand.host_bytes + SAFETY_BYTES
+    safety = SAFETY_BYTES * demand.ranks
+    fixed = demand.weights_bytes + demand.workspace_bytes + demand.host_bytes + safety
     left = free_bytes - demand.replicas * fixed
     share = int(max(0, left) * demand.memory_fraction) // demand.replicas
     allowed = min(share, demand.limit_bytes)
@@ -120,7 +122,7 @@ def budget_kv(free_bytes: int, demand: KvDemand) -> KvBudget:
         ("weights", demand.weights_bytes),
         ("workspace", demand.workspace_bytes),
         ("blocks of swapped requests", demand.host_bytes),
-        ("safety", SAFETY_BYTES),
+        ("safety", safety),
         ("left for all replicas", max(0, left)),
         ("share of this replica's KV pool", share),
         ("limit of a KV pool", demand.limit_bytes),

@@ -3,9 +3,14 @@
 Owns: loading in order (threads, kernels, weights, KV pool, one warm-up step, the costs of steps)
 and the timing of steps. Never knows: rings, doorbells or configuration files; it is given plain
 settings, the shared rows and the token arenas as arrays, and a clock.
+
+With `tensor_parallel` it is one rank of several. They meet when each has read its weights, agree on
+the number of blocks, and from then on compute the same plans: all have all logits, so each draws
+the same tokens by itself.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +33,9 @@ from core.models.decoder import Decoder
 from core.models.decoder_config import DecoderConfig
 from core.models.decoder_weights import load_weights
 from core.models.model_config import read_model_config
+from core.models.sharding import divide_decoder
+from core.parallel.gloo import GlooRanks
+from core.parallel.ranks import ALONE, Ranks
 from core.policy.cost_model import CostBasis
 from core.scheduler.plan import RecordArray, StepPlan, StepResult
 
@@ -57,10 +65,12 @@ class LocalExecutor:
         """Load the model, allocate the KV pool, run one warm-up step."""
         settings = self._settings
         free_bytes = free_memory_bytes()
-        threads = resolve_threads(settings.threads, settings.replicas)
+        ranks = ranks_of(settings)
+        threads = resolve_threads(settings.threads, settings.replicas * ranks.size)
         torch.set_num_threads(threads)
         with torch.inference_mode():
-            config = read_model_config(settings.model_directory)
+            whole = read_model_config(settings.model_directory)
+            config = divide_decoder(whole, ranks.size)[ranks.rank].config
             kernels = select_kernels(
                 settings.cache_directory,
                 DTYPES[settings.dtype],
@@ -70,20 +80,22 @@ class LocalExecutor:
             )
             model = Decoder(
                 config,
-                load_weights(settings.model_directory, config, kernels),
+                load_weights(settings.model_directory, whole, kernels, ranks),
                 kernels,
                 block_size=settings.block_size,
                 num_positions=min(settings.max_model_len, config.max_position),
             )
-            demand = kv_demand(model, settings)
+            ranks.join()
+            own = kv_demand(model, settings)
+            demand, free_bytes = demand_of_all(own, free_bytes, ranks)
             budget = budget_kv(free_bytes, demand)
             caches = allocate_caches(model, kernels, budget)
             num_host_blocks = settings.swap_memory_bytes // demand.block_bytes
             self._swap_space = SwapSpace(caches, num_host_blocks)
             self._runner = self._make_runner(model, kernels, caches)
-            basis = self._basis(model, kernels, threads)
+            basis = self._basis(model, kernels, threads, ranks)
             swap_gb_per_s = copy_speed(
-                self._swap_space, min(budget.num_blocks, num_host_blocks), demand.block_bytes,
+                self._swap_space, min(budget.num_blocks, num_host_blocks), own.block_bytes,
                 self._clock,
             )  # fmt: skip
         return ExecutorInfo(
@@ -92,14 +104,14 @@ class LocalExecutor:
             max_model_len=model.num_positions,
             vocab_size=config.vocab_size,
             weights_bytes=model.weights.num_bytes,
-            kv_bytes=dict(budget.table)["KV pool"],
+            kv_bytes=budget.num_blocks * own.block_bytes,
             kernel_path=kernels.path,
             device_name=cpu_name(),
             threads=threads,
             memory_table=budget.table,
             basis=basis,
             num_host_blocks=num_host_blocks,
-            block_bytes=demand.block_bytes,
+            block_bytes=own.block_bytes,
             swap_gb_per_s=swap_gb_per_s,
         )
 
@@ -142,18 +154,54 @@ class LocalExecutor:
         choice.argmax(model.logits(hidden))
         return ModelRunner(model, caches, table, choice)
 
-    def _basis(self, model: Decoder, kernels: Kernels, threads: int) -> CostBasis:
+    def _basis(
+        self, model: Decoder, kernels: Kernels, threads: int, ranks: Ranks
+    ) -> CostBasis | None:
         """Return what steps cost, by an earlier start on this machine if there was one."""
         settings = self._settings
         facts = (
             cpu_name(), available_cores(), threads, settings.replicas, settings.dtype,
-            settings.quantization, settings.block_size, kernels.name, model.config, model.num_positions,
+            settings.quantization, settings.block_size, kernels.name, model.config,
+            model.num_positions, *((ranks.size, ranks.rank) if ranks.size > 1 else ()),
         )  # fmt: skip
         return known_or_measured(
             settings.cache_directory,
             facts,
-            lambda: StepTimer(model, kernels.choice(), kernels.dtype, self._clock).measure(),
+            lambda: StepTimer(model, kernels.choice(), kernels.dtype, self._clock, ranks).measure(),
+            ranks,
         )
+
+
+def ranks_of(settings: ExecutorSettings) -> Ranks:
+    """Return the group that the executor belongs to, not joined yet."""
+    if settings.tensor_parallel == 1:
+        return ALONE
+    assert settings.meeting_place is not None, "ranks need a place to meet"
+    return GlooRanks(
+        settings.meeting_place,
+        settings.rank,
+        settings.tensor_parallel,
+        join_s=settings.load_timeout_s,
+        exchange_s=settings.step_timeout_s,
+    )
+
+
+def demand_of_all(own: KvDemand, free_bytes: int, ranks: Ranks) -> tuple[KvDemand, int]:
+    """Return what the whole replica needs, and the most that any of its ranks found free.
+
+    Whoever looked last may have looked when the others had their weights already.
+    """
+    numbers = torch.tensor([own.block_bytes, own.weights_bytes, own.workspace_bytes, free_bytes])
+    everybody = ranks.gather(numbers)
+    block_bytes, weights_bytes, workspace_bytes, _ = everybody.sum(0).tolist()
+    demand = replace(
+        own,
+        block_bytes=block_bytes,
+        weights_bytes=weights_bytes,
+        workspace_bytes=workspace_bytes,
+        ranks=ranks.size,
+    )
+    return demand, int(everybody[:, 3].max())
 
 
 def allocate_caches(model: Decoder, kernels: Kernels, budget: KvBudget) -> list[Tensor]:
@@ -169,12 +217,14 @@ def first_block_batch() -> AttentionBatch:
 
 
 def kv_demand(model: Decoder, settings: ExecutorSettings) -> KvDemand:
-    """Return what one executor needs of the memory."""
+    """Return what one executor needs of the memory, its host blocks those of all ranks."""
     config, itemsize = model.config, DTYPES[settings.dtype].itemsize
     return KvDemand(
         block_bytes=model.attention_shape.block_elements * itemsize * config.num_layers,
         weights_bytes=model.weights.num_bytes,
-        workspace_bytes=workspace_bytes(config, settings.max_num_batched_tokens, itemsize),
+        workspace_bytes=workspace_bytes(
+            config, settings.max_num_batched_tokens, itemsize, settings.tensor_parallel
+        ),
         replicas=settings.replicas,
         num_blocks=settings.num_kv_blocks,
         min_blocks=-(-model.num_positions // settings.block_size),
@@ -184,11 +234,20 @@ def kv_demand(model: Decoder, settings: ExecutorSettings) -> KvDemand:
     )
 
 
-def workspace_bytes(config: DecoderConfig, max_num_batched_tokens: int, itemsize: int) -> int:
-    """Return an upper bound of a step's temporary memory: activations of a layer, and logits."""
+def workspace_bytes(
+    config: DecoderConfig, max_num_batched_tokens: int, itemsize: int, num_ranks: int = 1
+) -> int:
+    """Return an upper bound of a step's temporary memory: activations of a layer, and logits.
+
+    Ranks hold everybody's part of both, a layer's in float32.
+    """
     width = 4 * config.hidden_size + 2 * config.q_size + 2 * config.kv_size
     width += 2 * config.intermediate_size
-    return max_num_batched_tokens * width * itemsize + 3 * LOGITS_BYTES_MAX
+    token_bytes, num_logits = width * itemsize, 3
+    if num_ranks > 1:
+        token_bytes += 4 * (1 + num_ranks) * config.hidden_size
+        num_logits += 3
+    return max_num_batched_tokens * token_bytes + num_logits * LOGITS_BYTES_MAX
 
 
 def cpu_name(path: Path = Path("/proc/cpuinfo")) -> str:

@@ -21,8 +21,13 @@ class ExecutorSettings:
     cache_directory: Path  # compiled kernels and the costs of steps are kept here
     dtype: str = "bfloat16"  # or "float32"
     quantization: str = "none"  # or "int8", "int4": the weights
-    replicas: int = 1  # executor processes that share this machine's cores and memory
-    threads: int = 0  # 0 = cores this process may use divided by `replicas`
+    replicas: int = 1  # groups of executors that share this machine's cores and memory
+    tensor_parallel: int = 1  # executors of a replica: the ranks that compute its model together
+    rank: int = 0  # this executor's place among them
+    meeting_place: Path | None = None  # the file where ranks meet; None where there is one alone
+    load_timeout_s: float = 600.0  # how long the others may take to load
+    step_timeout_s: float = 30.0  # how long they may keep this one waiting in a step
+    threads: int = 0  # 0 = cores this process may use divided by all executors
     max_model_len: int = 8192
     max_num_batched_tokens: int = 512
     block_size: int = 32

@@ -2,7 +2,8 @@
 
 Owns: the shapes that are run, the memory they run in, the fingerprint under which the answer is
 kept. Never knows: the executor's own KV pool, rows or plans; the model's forward pass is called as
-in a step, on scratch blocks that are given back.
+in a step, on scratch blocks that are given back. Ranks of a replica run the same steps: rank 0 says
+whether any are needed, and when it is enough.
 
 The shapes tell the five prices of a `CostBasis` apart: few and many decodes, short and long
 contexts, prompt chunks with and without tokens before them. The shortest of a few runs counts,
@@ -30,6 +31,7 @@ from core.executor.kv_pool import SwapSpace, allocate_kv_pool
 from core.kernels.choice import Choice
 from core.kernels.paged_attention import AttentionBatch
 from core.models.decoder import Decoder
+from core.parallel.ranks import ALONE, Ranks, agree
 from core.policy.calibration import MeasuredStep, fit_basis, fit_error
 from core.policy.cost_model import CostBasis, StepWork
 from core.scheduler.plan import COPY, CopyDirection
@@ -81,7 +83,15 @@ SHAPES = (
 class StepTimer:
     """Runs steps of `model` on blocks of its own."""
 
-    def __init__(self, model: Decoder, choice: Choice, dtype: torch.dtype, clock: Clock) -> None:
+    def __init__(
+        self,
+        model: Decoder,
+        choice: Choice,
+        dtype: torch.dtype,
+        clock: Clock,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self._ranks = ranks
         self._model = model
         self._choice = choice
         self._clock = clock
@@ -106,7 +116,7 @@ class StepTimer:
             times = []
             for _ in range(RUNS):
                 times.append(self._run(shape))
-                if self._clock.now_ns() - begin_ns > TIME_LIMIT_NS:
+                if agree(self._clock.now_ns() - begin_ns > TIME_LIMIT_NS, self._ranks):
                     break
             measured.append(MeasuredStep(shape.work, min(times)))
         return measured
@@ -156,13 +166,19 @@ def copy_speed(space: SwapSpace, num_blocks: int, block_bytes: int, clock: Clock
 
 
 def known_or_measured(
-    directory: Path, facts: Sequence[object], measure: Callable[[], Sequence[MeasuredStep]]
-) -> CostBasis:
-    """Return the basis kept in `directory` for a machine and model of these `facts`, or measure."""
+    directory: Path,
+    facts: Sequence[object],
+    measure: Callable[[], Sequence[MeasuredStep]],
+    ranks: Ranks = ALONE,
+) -> CostBasis | None:
+    """Return the basis kept in `directory` for a machine and model of these `facts`, or measure.
+
+    What rank 0 does all do; the others need no basis, and return the one they have by chance.
+    """
     key = hashlib.sha256(repr((VERSION, SHAPES, *facts)).encode()).hexdigest()[:24]
     path = directory / f"step-costs-{key}.json"
     basis = _read(path)
-    if basis is None:
+    if agree(basis is None, ranks):
         steps = measure()
         basis = fit_basis(steps)
         if fit_error(basis, steps) <= KEPT_ERROR_MAX:

@@ -30,15 +30,15 @@ def available_cores(cpu_max_path: Path = CPU_MAX_PATH) -> int:
     return max(1, min(cores, int(quota) // int(period)))
 
 
-def resolve_threads(threads: int, replicas: int) -> int:
-    """Return `threads`, or for 0 this machine's cores divided among the replicas, at least 1."""
-    return threads if threads > 0 else max(1, available_cores() // replicas)
+def resolve_threads(threads: int, executors: int) -> int:
+    """Return `threads`, or for 0 this machine's cores divided among the executors, at least 1."""
+    return threads if threads > 0 else max(1, available_cores() // executors)
 
 
-def openmp_environment(threads: int, replica: int = 0) -> dict[str, str]:
-    """Return the environment variables the executor process of `replica` must be started with.
+def openmp_environment(threads: int, executor: int = 0) -> dict[str, str]:
+    """Return the environment variables that executor process number `executor` is started with.
 
-    The replicas' threads are laid out over the cores one after the other. A single thread is left
+    The executors' threads are laid out over the cores one after the other. A single thread is left
     free: it never waits for another one, and may be moved to where there is room.
     """
     environment = {
@@ -53,7 +53,7 @@ def openmp_environment(threads: int, replica: int = 0) -> dict[str, str]:
     }
     cores = sorted(os.sched_getaffinity(0))
     if 1 < threads <= len(cores):
-        places = [cores[(replica * threads + i) % len(cores)] for i in range(threads)]
+        places = [cores[(executor * threads + i) % len(cores)] for i in range(threads)]
         environment["OMP_PROC_BIND"] = "TRUE"
         environment["OMP_PLACES"] = ",".join(f"{{{core}}}" for core in places)
     return environment

@@ -1,8 +1,8 @@
 """The weights of a decoder: read by the names of its family, checked, and packed one at a time.
 
-Owns: how tensors of the files become the products of a layer. Never knows: the order in which a
-forward pass uses them. Each product is packed as soon as it is read, so that one copy remains; a
-tied LM head shares the embedding's.
+Owns: how tensors of the files become the products of a layer, or the part of them that a rank has
+(`sharding`). Never knows: the order in which a forward pass uses them. Each product is packed as
+soon as it is read, so that one copy remains; a tied LM head shares the embedding's.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,10 @@ from core.kernels.selection import Kernels
 from core.kernels.vocabulary import Vocabulary
 from core.models.decoder_config import DecoderConfig
 from core.models.rope import rotary_order
+from core.models.sharding import DecoderShard, divide_decoder
 from core.models.weights import WeightFiles
+from core.parallel.products import DividedVocabulary, SummedResidual
+from core.parallel.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +60,46 @@ class DecoderWeights:
         return self.embedding.num_bytes + layers + self.norm.nbytes + head
 
 
-def load_weights(directory: Path, config: DecoderConfig, kernels: Kernels) -> DecoderWeights:
-    """Read, check and pack the weights in `directory`; raises ModelError."""
+def load_weights(
+    directory: Path, config: DecoderConfig, kernels: Kernels, ranks: Ranks = ALONE
+) -> DecoderWeights:
+    """Read, check and pack the weights in `directory`, or this rank's part; raises ModelError.
+
+    `config` is that of the whole model.
+    """
     names = config.weight_names
+    shard = divide_decoder(config, ranks.size)[ranks.rank]
     with WeightFiles(directory) as files:
-        embedding = _vocabulary(files, names.embedding, config, kernels)
+        embedding = _vocabulary(files, names.embedding, config, kernels, shard, ranks)
         layers = tuple(
-            _LayerReader(files, index, config, kernels).read() for index in range(config.num_layers)
+            _LayerReader(files, index, config, kernels, shard, ranks).read()
+            for index in range(config.num_layers)
         )
         norm = _norm(files, names.norm, config.hidden_size, config)
         head = embedding
         if not config.tie_word_embeddings:
-            head = _vocabulary(files, names.head, config, kernels)
+            head = _vocabulary(files, names.head, config, kernels, shard, ranks)
         files.finish(config.family, (f"{names.head}.weight",) if head is embedding else ())
     return DecoderWeights(embedding, layers, norm, head)
 
 
 def _vocabulary(
-    files: WeightFiles, name: str, config: DecoderConfig, kernels: Kernels
+    files: WeightFiles,
+    name: str,
+    config: DecoderConfig,
+    kernels: Kernels,
+    shard: DecoderShard,
+    ranks: Ranks,
 ) -> Vocabulary:
     shape = (config.vocab_size, config.hidden_size)
-    return kernels.vocabulary(files.take(f"{name}.weight", shape, kernels.dtype))
+    weight = files.take(f"{name}.weight", shape, kernels.dtype)
+    if ranks.size == 1:
+        return kernels.vocabulary(weight)
+    own, width = weight[shard.tokens], shard.vocabulary_width
+    padded = torch.nn.functional.pad(own, (0, 0, 0, width - len(own)))
+    return DividedVocabulary(
+        kernels.vocabulary(padded), shard.tokens.start, width, config.vocab_size, ranks
+    )
 
 
 def _norm(files: WeightFiles, name: str, size: int, config: DecoderConfig) -> Tensor:
@@ -86,37 +108,53 @@ def _norm(files: WeightFiles, name: str, size: int, config: DecoderConfig) -> Te
 
 
 class _LayerReader:
-    """Reads one layer."""
+    """Reads one layer, and keeps what `shard` has of it."""
 
     def __init__(
-        self, files: WeightFiles, index: int, config: DecoderConfig, kernels: Kernels
+        self,
+        files: WeightFiles,
+        index: int,
+        config: DecoderConfig,
+        kernels: Kernels,
+        shard: DecoderShard,
+        ranks: Ranks,
     ) -> None:
         self._files = files
         self._prefix = config.weight_names.layer.format(index)
         self._config = config
         self._kernels = kernels
+        self._shard = shard
+        self._ranks = ranks
 
     def read(self) -> LayerWeights:
         config, names, features = self._config, self._config.weight_names, self._config.features
-        hidden, inner = config.hidden_size, config.intermediate_size
+        hidden, inner, shard = config.hidden_size, config.intermediate_size, self._shard
         gate, up = self._parts(names.gate_up, (inner, inner), hidden)
         return LayerWeights(
             input_norm=self._norm(names.input_norm, hidden),
             qkv=self._qkv(),
             out=self._residual(
-                names.out, config.q_size, names.attention_post_norm, features.out_bias
+                names.out,
+                config.q_size,
+                shard.query_rows,
+                names.attention_post_norm,
+                has_bias=features.out_bias,
             ),
             mlp_norm=self._norm(names.mlp_norm, hidden),
-            gate_up=self._kernels.gated(gate, up, features.activation),
-            down=self._residual(names.down, inner, names.mlp_post_norm, has_bias=False),
+            gate_up=self._kernels.gated(
+                gate[shard.columns], up[shard.columns], features.activation
+            ),
+            down=self._residual(
+                names.down, inner, shard.columns, names.mlp_post_norm, has_bias=False
+            ),
         )
 
     def _qkv(self) -> Normed:
         """Return the product of queries, keys and values, their norms included if there are any."""
         config, names = self._config, self._config.weight_names
         sizes = (config.q_size, config.kv_size, config.kv_size)
-        weight = torch.cat(self._parts(names.qkv, sizes, config.hidden_size))
-        bias = self._bias(names.qkv, sizes) if config.features.qkv_bias else None
+        weight = self._own_heads(torch.cat(self._parts(names.qkv, sizes, config.hidden_size)))
+        bias = self._own_heads(self._bias(names.qkv, sizes)) if config.features.qkv_bias else None
         product = self._kernels.normed(
             self._with_pairs_apart(weight), None if bias is None else self._with_pairs_apart(bias)
         )
@@ -129,7 +167,8 @@ class _LayerReader:
         config, names = self._config, self._config.weight_names
         if names.query_norm is None or names.key_norm is None:
             return None
-        pieces, sizes = (config.num_heads, config.num_kv_heads), (config.head_dim, config.head_dim)
+        own = self._shard.config
+        pieces, sizes = (own.num_heads, own.num_kv_heads), (own.head_dim, own.head_dim)
         if config.features.norms_whole_query:
             pieces, sizes = (1, 1), (config.q_size, config.kv_size)
         query, key = (
@@ -138,17 +177,21 @@ class _LayerReader:
         )
         return HeadNorms(query, key, *pieces, config.rms_norm_eps)
 
-    def _residual(self, name: str, in_size: int, post_norm: str | None, has_bias: bool) -> Residual:
-        config, kernels = self._config, self._kernels
-        size = config.hidden_size
+    def _residual(
+        self, name: str, in_size: int, own: slice, post_norm: str | None, has_bias: bool
+    ) -> Residual:
+        """Return the product of a weight [hidden, in_size] of which this rank has inputs `own`."""
+        kernels, size = self._kernels, self._config.hidden_size
         (weight,) = self._parts((name,), (size,), in_size)
         bias = self._bias((name,), (size,)) if has_bias else None
         norm = self._norm(post_norm, size)
-        if norm is None:
+        norm_add = None if norm is None else kernels.norm_add(norm, self._config.rms_norm_eps)
+        if self._ranks.size > 1:
+            partial = kernels.partial(weight[:, own].contiguous())
+            return SummedResidual(partial, self._ranks, bias, norm_add)
+        if norm_add is None:
             return kernels.residual(weight, bias)
-        return NormedResidual(
-            kernels.normed(weight, bias), kernels.norm_add(norm, config.rms_norm_eps)
-        )
+        return NormedResidual(kernels.normed(weight, bias), norm_add)
 
     def _norm(self, name: str | None, size: int) -> Tensor | None:
         return None if name is None else _norm(self._files, self._prefix + name, size, self._config)
@@ -178,11 +221,17 @@ class _LayerReader:
             ]
         )
 
+    def _own_heads(self, rows: Tensor) -> Tensor:
+        """Return what this rank has of the rows of all queries, keys and values."""
+        config, shard = self._config, self._shard
+        query, key, value = torch.split(rows, [config.q_size, config.kv_size, config.kv_size])
+        return torch.cat((query[shard.query_rows], key[shard.kv_rows], value[shard.kv_rows]))
+
     def _with_pairs_apart(self, rows: Tensor) -> Tensor:
         """Return rows of qkv with queries and keys in the order that `rope_table` turns."""
         if self._config.rope.rotary_dim == self._config.head_dim:
             return rows
-        turning = self._config.q_size + self._config.kv_size
+        turning = self._shard.config.q_size + self._shard.config.kv_size
         return torch.cat((self._head_order(rows[:turning]), rows[turning:]))
 
     def _head_order(self, rows: Tensor) -> Tensor:

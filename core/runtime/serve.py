@@ -131,7 +131,7 @@ def fit_to_machine(config: HeadraceConfig, facts: ModelFacts) -> HeadraceConfig:
     engine = config.engine
     simulated = engine.executor == "simulated"
     length = engine.max_model_len if simulated else min(engine.max_model_len, facts.max_model_len)
-    threads = resolve_threads(engine.threads, engine.replicas)
+    threads = resolve_threads(engine.threads, engine.num_executors)
     settled = dataclasses.replace(engine, max_model_len=length, threads=threads)
     return dataclasses.replace(config, engine=settled)
 

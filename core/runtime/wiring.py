@@ -60,10 +60,11 @@ def rows_layout(config: HeadraceConfig) -> Layout:
 
 
 def plan_ring_layout(config: HeadraceConfig) -> Layout:
-    """Return the layout of scheduler → executor: twice as many slots as plans in flight."""
+    """Return the layout of scheduler → ranks: twice as many slots as plans in flight."""
     slot_bytes = PLAN_HEADER.itemsize + config.engine.max_num_seqs * PLAN_ROW.itemsize
     slot_bytes += config.engine.max_copies * COPY.itemsize
-    return ring_layout(2 * config.engine.pipeline_depth, slot_bytes)
+    num_slots, num_ranks = 2 * config.engine.pipeline_depth, config.engine.tensor_parallel
+    return ring_layout(num_slots, slot_bytes, num_ranks)
 
 
 def result_ring_layout(config: HeadraceConfig) -> Layout:
@@ -120,12 +121,17 @@ def doorbell_names(config: HeadraceConfig) -> list[str]:
     """Return the name of every doorbell of the engine."""
     replicas, tokenizers = range(config.engine.replicas), range(config.tokenizer.processes)
     return [
-        *(f"plan.{replica}.0" for replica in replicas),
+        *(name for replica in replicas for name in plan_doorbells(replica, config)),
         *(f"result.{replica}" for replica in replicas),
         *(f"output.{tokenizer}" for tokenizer in tokenizers),
         *(f"directory.{process}" for process in range(config.http.processes)),
         STATE_BELL,
     ]
+
+
+def plan_doorbells(replica: int, config: HeadraceConfig) -> list[str]:
+    """Return the doorbells beside a replica's plan ring, a rank each."""
+    return [f"plan.{replica}.{rank}" for rank in range(config.engine.tensor_parallel)]
 
 
 def directory_doorbells(config: HeadraceConfig) -> list[str]:
@@ -139,10 +145,11 @@ def inherited_names(spec: ChildSpec, config: HeadraceConfig) -> list[str]:
     """Return the names of the doorbells and listening sockets that a child is given."""
     match spec.kind:
         case ChildKind.SCHEDULER:
-            own = ("plan.", "result.", "output.")
-            return [name for name in doorbell_names(config) if name.startswith(own)]
+            rung = ("plan.", "result.", "output.")
+            return [name for name in doorbell_names(config) if name.startswith(rung)]
         case ChildKind.EXECUTOR:
-            return [f"plan.{spec.index}.{spec.rank}", f"result.{spec.index}"]
+            own = [f"plan.{spec.index}.{spec.rank}"]
+            return own if spec.rank else [*own, f"result.{spec.index}"]
         case ChildKind.TOKENIZER:
             return [f"output.{spec.index}"]
         case ChildKind.HTTP:

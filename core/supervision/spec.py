@@ -44,6 +44,11 @@ class ChildSpec:
     index: int = 0  # of the tokenizer, http process or admin worker; the replica of an executor
     rank: int = 0  # of an executor within its replica
 
+    @property
+    def group(self) -> tuple[ChildKind, int]:
+        """Children of one group live and die together: the ranks of a replica; others alone."""
+        return self.kind, self.index
+
 
 def child_specs(config: HeadraceConfig) -> tuple[ChildSpec, ...]:
     """Return the children of an engine in start order; they are stopped in reverse."""
@@ -56,7 +61,9 @@ def child_specs(config: HeadraceConfig) -> tuple[ChildSpec, ...]:
     for kind, module in MODULES.items():
         if kind is ChildKind.EXECUTOR:
             specs += [
-                ChildSpec(f"executor.{r}.0", kind, module, r) for r in range(config.engine.replicas)
+                ChildSpec(f"executor.{replica}.{rank}", kind, module, replica, rank)
+                for replica in range(config.engine.replicas)
+                for rank in range(config.engine.tensor_parallel)
             ]
         elif kind in counts:
             specs += [ChildSpec(f"{kind.value}.{i}", kind, module, i) for i in range(counts[kind])]

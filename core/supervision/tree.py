@@ -1,5 +1,8 @@
 """The supervision tree of one engine as a pure state machine: one_for_one with epochs.
 
+The ranks of a replica are one_for_all: when one ends the others are killed, and the whole group
+starts again under one epoch. Only the death that came first counts against its restarts.
+
 Owns: state, epoch and restart budget of every child, and the phase of the whole (running, leaving,
 over). Never knows: processes, pages, signals, clocks. The supervisor's loop reports (`on_exit`,
 `on_beat`, `on_tick`, `shutdown`, `restart`) and carries out the returned actions in order.
@@ -23,6 +26,7 @@ from core.supervision.watch import Activity, Beat, WatchLimits, is_hung
 EXIT_OK = 0
 EXIT_CANNOT_START = 1
 EXIT_GIVEN_UP = 70  # EX_SOFTWARE
+EXIT_LOST_RANK = 75  # EX_TEMPFAIL: another rank of its group is gone or late
 EXIT_UNUSABLE = 78  # EX_CONFIG: a child says that no restart will help
 
 
@@ -153,7 +157,7 @@ class SupervisionTree:
         child.due_ns = now_ns + (0 if child.asked_to_restart else child.budget.backoff_ns())
         child.move_to(ProcessState.BACKOFF)
         child.restarts += 1
-        return self.on_tick(now_ns)
+        return [*self._end_group(child), *self.on_tick(now_ns)]
 
     def on_beat(self, child_id: str, beat: Beat, now_ns: int) -> list[Action]:
         """Judge the last heartbeat of a child; it serves, is still starting, or hangs."""
@@ -191,7 +195,8 @@ class SupervisionTree:
 
     def next_timer_ns(self) -> int | None:
         """Return when `on_tick` has something to do, CLOCK_MONOTONIC ns; None = nothing planned."""
-        times = [child.due_ns for child in self.children.values() if child.due_ns is not None]
+        dues = map(self._due_ns, self.children.values())
+        times = [due_ns for due_ns in dues if due_ns is not None]
         if self.phase is Phase.GIVING_UP:
             times.append(self.leave_ns)
         return min(times, default=None)
@@ -218,6 +223,34 @@ class SupervisionTree:
         """End every process at once (second signal)."""
         return [Kill(child.spec.id, "fast exit") for child in self._processes()]
 
+    def _group(self, child: Child) -> Iterator[Child]:
+        """The others of its group."""
+        others = (other for other in self.children.values() if other is not child)
+        return (other for other in others if other.spec.group == child.spec.group)
+
+    def _end_group(self, child: Child) -> list[Action]:
+        """A member has ended: end the others, whose deaths are not their own."""
+        actions: list[Action] = []
+        for other in self._group(child):
+            if other.state in (ProcessState.STARTING, ProcessState.RUNNING):
+                other.asked_to_restart = True
+                other.due_ns = None
+                if not other.killed:
+                    actions.append(Kill(other.spec.id, f"its group has lost {child.spec.id}"))
+                other.killed = True
+        return actions
+
+    def _due_ns(self, child: Child) -> int | None:
+        """Return when something is due; a start, when it is due for the whole group."""
+        if child.state is not ProcessState.BACKOFF or child.due_ns is None:
+            return child.due_ns
+        latest_ns = child.due_ns
+        for other in self._group(child):
+            if other.state is not ProcessState.BACKOFF or other.due_ns is None:
+                return None
+            latest_ns = max(latest_ns, other.due_ns)
+        return latest_ns
+
     def _processes(self) -> Iterator[Child]:
         return (child for child in self.children.values() if child.state.has_process)
 
@@ -230,10 +263,11 @@ class SupervisionTree:
         return Start(child.spec.id, child.epoch)
 
     def _due(self, child: Child, now_ns: int) -> list[Action]:
-        if child.due_ns is None or now_ns < child.due_ns:
+        due_ns = self._due_ns(child)
+        if due_ns is None or now_ns < due_ns:
             return []
         if child.state is ProcessState.BACKOFF:
-            return [self._start(child, now_ns)]
+            return [self._start(each, now_ns) for each in (child, *self._group(child))]
         child.due_ns = None
         if child.killed:
             return []

@@ -242,6 +242,7 @@ def test_an_executor_drops_plans_made_for_its_predecessor() -> None:
     ring.writer.send([old_plan(living.serving_epoch)])
     executor.loop.step(executor.channels, rig.clock)
     assert executor.loop.dropped_plans == 1
+    assert executor.channels.results is not None
     assert executor.channels.results.statistics().sent == 0
     rig.peers.peers["executor.0.0"] = successor
     rig.run()

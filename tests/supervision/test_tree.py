@@ -323,3 +323,72 @@ def test_every_state_is_reachable_and_only_given_up_is_final() -> None:
     assert {state for state, targets in TRANSITIONS.items() if not targets} == {
         ProcessState.GIVEN_UP
     }
+
+
+def running_group() -> SupervisionTree:
+    """Return a running tree with a replica of two ranks."""
+    tree = SupervisionTree(
+        child_specs(HeadraceConfig(engine=EngineConfig(replicas=2, tensor_parallel=2))), LIMITS
+    )
+    tree.start(0)
+    for child_id in tree.children:
+        beat(tree, child_id, 0)
+    return tree
+
+
+def test_a_dead_rank_is_a_dead_replica() -> None:
+    """The other rank is killed, both start again under one epoch, and other replicas live on."""
+    tree = running_group()
+    assert tree.on_exit("executor.0.1", -9, 10 * MS) == [
+        Kill("executor.0.0", "its group has lost executor.0.1")
+    ]
+    assert tree.next_timer_ns() is None
+    assert tree.on_exit("executor.0.0", -9, 12 * MS) == [
+        Start("executor.0.0", 2),
+        Start("executor.0.1", 2),
+    ]
+    assert {tree.children[f"executor.1.{rank}"].epoch for rank in (0, 1)} == {1}
+
+
+def test_the_ranks_that_follow_one_into_death_are_not_counted() -> None:
+    """As many deaths of a rank are forgiven as of an executor that is alone; one more is not."""
+    tree = running_group()
+    now_ns = 0
+    for _ in range(LIMITS.intensity):
+        tree.on_exit("executor.0.0", 75, now_ns)
+        tree.on_exit("executor.0.1", -9, now_ns)
+        due_ns = tree.next_timer_ns()
+        now_ns = now_ns if due_ns is None else due_ns
+        tree.on_tick(now_ns)
+        assert {tree.children[f"executor.0.{rank}"].state for rank in (0, 1)} == {
+            ProcessState.STARTING
+        }
+    actions = tree.on_exit("executor.0.0", 75, now_ns)
+    assert actions[0] == GiveUp("executor.0.0", "3 deaths within 1000 ms")
+
+
+def test_a_group_waits_for_the_longest_backoff_of_its_members() -> None:
+    """The second death of a rank delays the start of all, and the tree names no earlier time."""
+    tree = running_group()
+    tree.on_exit("executor.0.1", -9, 0)
+    tree.on_exit("executor.0.0", -9, 0)
+    tree.on_exit("executor.0.1", -9, 1 * MS)
+    assert tree.on_exit("executor.0.0", -9, 2 * MS) == []
+    due_ns = tree.next_timer_ns()
+    assert due_ns is not None
+    assert due_ns > 2 * MS
+    assert tree.on_tick(due_ns - 1) == []
+    assert tree.on_tick(due_ns) == [Start("executor.0.0", 3), Start("executor.0.1", 3)]
+
+
+def test_a_restart_on_request_takes_the_whole_group_along() -> None:
+    """The rank that was asked ends by itself, the others are killed; nothing is counted."""
+    tree = running_group()
+    assert tree.restart("executor.1.0", 0) == [Terminate("executor.1.0")]
+    assert tree.on_exit("executor.1.0", 0, 1 * MS) == [
+        Kill("executor.1.1", "its group has lost executor.1.0")
+    ]
+    assert tree.on_exit("executor.1.1", -9, 2 * MS) == [
+        Start("executor.1.0", 2),
+        Start("executor.1.1", 2),
+    ]

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core.clock import NS_PER_MS, NS_PER_S, Clock
-from core.config import EngineConfig, HeadraceConfig
+from core.config import HeadraceConfig
 from core.config_file import config_from_json
-from core.errors import HeadraceError
+from core.errors import HeadraceError, RanksError
 from core.executor.factory import make_executor
 from core.executor.protocol import Executor, ExecutorInfo, ExecutorSettings
 from core.executor.threads import NICENESS
@@ -22,23 +22,29 @@ from core.runtime.arrays import attach_arenas, attach_rows
 from core.runtime.executor.channels import attach_executor
 from core.runtime.executor.loop import ExecutorLoop, show_info
 from core.runtime.loop import Wakeups, run_loop
-from core.supervision.tree import EXIT_OK, EXIT_UNUSABLE
+from core.supervision.tree import EXIT_LOST_RANK, EXIT_OK, EXIT_UNUSABLE
 from core.user_directories import cache_directory
 from ipc.child import Child
 from ipc.heartbeat import HeartbeatState
 
 
-def executor_settings(engine: EngineConfig, card: ModelCard, cache: Path) -> ExecutorSettings:
+def executor_settings(
+    config: HeadraceConfig, card: ModelCard, cache: Path, rank: int, meeting_place: Path
+) -> ExecutorSettings:
     """Return what an executor must be told; kernels are kept below the directory `cache`."""
     names = (
-        "dtype", "quantization", "replicas", "threads", "max_model_len", "max_num_batched_tokens",
-        "block_size", "num_kv_blocks", "kv_memory_fraction", "kv_memory_limit_bytes",
-        "swap_memory_bytes", "simulated_step_us", "simulated_token_us",
+        "dtype", "quantization", "replicas", "tensor_parallel", "threads", "max_model_len",
+        "max_num_batched_tokens", "block_size", "num_kv_blocks", "kv_memory_fraction",
+        "kv_memory_limit_bytes", "swap_memory_bytes", "simulated_step_us", "simulated_token_us",
     )  # fmt: skip
     return ExecutorSettings(
         model_directory=Path(card.path),
         cache_directory=cache / "kernels",
-        **{name: getattr(engine, name) for name in names},
+        rank=rank,
+        meeting_place=meeting_place,
+        load_timeout_s=config.supervision.load_timeout_ms * NS_PER_MS / NS_PER_S,
+        step_timeout_s=config.supervision.step_timeout_ms * NS_PER_MS / NS_PER_S,
+        **{name: getattr(config.engine, name) for name in names},
     )
 
 
@@ -46,10 +52,11 @@ def load_executor(
     child: Child, config: HeadraceConfig, card: ModelCard, clock: Clock
 ) -> tuple[Executor, ExecutorInfo]:
     """Return the configured executor, loaded; raises HeadraceError."""
-    replica = int(child.child_id.split(".")[1])
+    replica, rank = map(int, child.child_id.split(".")[1:])
+    meeting_place = child.run_directory.ranks(replica, child.epoch)
     executor = make_executor(
         config.engine.executor,
-        executor_settings(config.engine, card, cache_directory(os.environ)),
+        executor_settings(config, card, cache_directory(os.environ), rank, meeting_place),
         attach_rows(child, config)[replica],
         attach_arenas(child, config),
         clock,
@@ -60,19 +67,25 @@ def load_executor(
 
 def main(argv: Sequence[str]) -> int:
     """Run one executor until SIGTERM; a model that cannot be loaded is one line and a code that
-    tells the supervisor not to try again.
+    tells the supervisor not to try again, a lost rank one that lets it.
     """
-    child, clock = Child.attach(argv), MonotonicClock()
+    child = Child.attach(argv)
+    try:
+        run(child, MonotonicClock())
+    except HeadraceError as error:
+        sys.stderr.write(f"error: {child.child_id}: {' '.join(str(error).split())}\n")
+        return EXIT_LOST_RANK if isinstance(error, RanksError) else EXIT_UNUSABLE
+    return EXIT_OK
+
+
+def run(child: Child, clock: Clock) -> None:
+    """Load the executor and compute plans until SIGTERM; raises HeadraceError."""
     child.stamp(HeartbeatState.LOADING, clock.now_ns())
     os.nice(NICENESS)
     config = config_from_json(bytes(child.setup.config))
     card = card_from_json(child.setup.model)
-    try:
-        channels, doorbells = attach_executor(child)
-        executor, info = load_executor(child, config, card, clock)
-    except HeadraceError as error:
-        sys.stderr.write(f"error: {child.child_id}: {' '.join(str(error).split())}\n")
-        return EXIT_UNUSABLE
+    channels, doorbells = attach_executor(child)
+    executor, info = load_executor(child, config, card, clock)
     show_info(info, card.name, channels.page, clock.now_ns())
     child.serving()
     supervision = config.supervision
@@ -85,7 +98,6 @@ def main(argv: Sequence[str]) -> int:
         heartbeat_ns=supervision.heartbeat_ms * NS_PER_MS,
         is_stopping=lambda: child.stop_requested,
     )
-    return EXIT_OK
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The channels of an executor's loop, and how the process attaches to them.
 
-Owns: who holds which end of what. Never knows: what is sent.
+Owns: who holds which end of what. Never knows: what is sent. Every rank of a replica reads its
+plans; rank 0 alone answers, for all of them.
 """
 
 from dataclasses import dataclass
@@ -17,10 +18,10 @@ from ipc.segment import Segment
 
 @dataclass(frozen=True, slots=True)
 class ExecutorChannels:
-    """What an executor's loop holds: plans come in, results go out."""
+    """What an executor's loop holds: plans come in, results go out; None: another rank answers."""
 
     plans: FrameReceiver
-    results: FrameSender
+    results: FrameSender | None
     page: BoardWriter
     stamp: Stamp
 
@@ -35,9 +36,13 @@ def attach_executor(child: Child) -> tuple[ExecutorChannels, list[Doorbell]]:
     bell = child.doorbell(f"plan.{replica}.{rank}")
     plans = RingReader(Segment.open(directory.plans(replica)), rank, bell)
     plans.attach_at_head()
-    results = RingWriter(
-        Segment.open(directory.results(replica)), [child.doorbell(f"result.{replica}")]
-    )
-    results.reset()
+    results = None if rank else _attach_results(child, replica)
     page = BoardWriter(Segment.open(directory.board(child.child_id)), EXECUTOR_PAGE, child.epoch)
     return ExecutorChannels(plans, results, page, child.stamp), [bell]
+
+
+def _attach_results(child: Child, replica: int) -> RingWriter:
+    bell = child.doorbell(f"result.{replica}")
+    results = RingWriter(Segment.open(child.run_directory.results(replica)), [bell])
+    results.reset()
+    return results

@@ -2,7 +2,8 @@
 
 Owns: the order read → compute → send, and the promise in the heartbeat of how long a step may take.
 Never knows: what a step computes (`core.executor`) or why (`core.scheduler`). It never holds more
-than the plans that the scheduler allows to be in flight.
+than the plans that the scheduler allows to be in flight. Ranks beside the first compute the same
+plans under the same epoch, since their group is always started as one, and send nothing.
 
     a plan for another executor epoch   dropped: it was made for a predecessor
     a plan of another scheduler epoch   what is kept per row is forgotten first
@@ -82,7 +83,7 @@ class ExecutorLoop:
         self._publish(channels.page, clock.now_ns())
 
     def _send(self, channels: ExecutorChannels, parts: Sequence[Buffer]) -> bool:
-        is_sent = channels.results.send(parts)
+        is_sent = channels.results is None or channels.results.send(parts)
         self._unsent = None if is_sent else parts
         return is_sent
 

@@ -12,7 +12,7 @@ import zmq
 from core.config import HeadraceConfig
 from core.messages.scheduler import ToScheduler
 from core.peers import BoardPeers, PeerTable
-from core.runtime.wiring import SUPERVISOR
+from core.runtime.wiring import SUPERVISOR, plan_doorbells
 from ipc.board import BoardReader, BoardWriter
 from ipc.channel import FrameReceiver, FrameSender, FrameStatistics, MessagePort
 from ipc.child import Child
@@ -68,7 +68,10 @@ def attach_scheduler(
     bells = [child.doorbell(f"result.{replica}") for replica in replicas]
     results = [RingReader(Segment.open(directory.results(r)), 0, bells[r]) for r in replicas]
     plans = [
-        RingWriter(Segment.open(directory.plans(r)), [child.doorbell(f"plan.{r}.0")])
+        RingWriter(
+            Segment.open(directory.plans(r)),
+            [child.doorbell(name) for name in plan_doorbells(r, config)],
+        )
         for r in replicas
     ]
     outputs = [
