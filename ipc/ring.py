@@ -172,6 +172,7 @@ class RingReader:
         """Take up where line `reader_index` says; `doorbell` is cleared when nothing is left."""
         self._memory = _RingMemory(segment)
         assert 0 <= reader_index < self._memory.num_readers, reader_index
+        self._slots = [slot.toreadonly() for slot in self._memory.slots]
         self._index = reader_index
         self._doorbell = doorbell
         self._acked = self._next = self._memory.acked[reader_index]
@@ -224,11 +225,11 @@ class RingReader:
 
     def _read(self, sequence: int) -> memoryview | None:
         """Return the payload of frame `sequence`, or None if its slot holds something else."""
-        slot = self._memory.slots[sequence % self._memory.num_slots]
+        slot = self._slots[sequence % self._memory.num_slots]
         for _ in range(_READ_ATTEMPTS):
             found, length, crc, _, _ = _SLOT_HEADER.unpack_from(slot)
             if found == sequence and length <= self._memory.slot_bytes:
-                payload: memoryview = slot[_SLOT_HEADER.size :][:length].toreadonly()
+                payload: memoryview = slot[_SLOT_HEADER.size : _SLOT_HEADER.size + length]
                 if _checksum(sequence, payload) == crc:
                     return payload
         return None

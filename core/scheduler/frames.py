@@ -1,8 +1,8 @@
 """Plans, results and outputs as frames of bytes: a fixed header, then the record arrays.
 
-Owns: the header layouts and their checks. Never knows: rings, slots or processes. Writing copies
-nothing (the parts are views of the arrays), reading copies nothing either: the arrays of a plan,
-result or batch that was read are views of the frame and live as long as its slot.
+Owns: the header layouts and their checks. Never knows: rings, slots or processes. Reading copies
+nothing: the arrays of a plan, result or batch that was read are views of the frame and live as long
+as its slot. Writing copies the arrays, a few kilobytes, which costs less than making views of them.
 
     plan     PLAN_HEADER   | PLAN_ROW[num_rows]   | COPY[num_copies]
     result   RESULT_HEADER | RESULT_ROW[num_rows] | LOGPROB[num_logprobs]
@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from core.scheduler.plan import (
     COPY,
@@ -109,7 +108,7 @@ def plan_parts(plan: StepPlan) -> list[Buffer]:
     header = _PLAN.pack(
         len(plan.rows), plan.replica, plan.epoch, plan.step, plan.scheduler_epoch, len(plan.copies)
     )
-    return [header, _bytes_of(plan.rows), _bytes_of(plan.copies)]
+    return [header, plan.rows.tobytes(), plan.copies.tobytes()]
 
 
 def result_parts(result: StepResult) -> list[Buffer]:
@@ -119,19 +118,19 @@ def result_parts(result: StepResult) -> list[Buffer]:
         result.replica, result.epoch, result.step, result.started_ns, result.finished_ns,
         result.scheduler_epoch,
     )  # fmt: skip
-    return [header, _bytes_of(result.rows), _bytes_of(result.logprobs)]
+    return [header, result.rows.tobytes(), result.logprobs.tobytes()]
 
 
 def output_parts(batch: OutputBatch) -> list[Buffer]:
     """Return the frame of an output batch in parts."""
     header = _OUTPUTS.pack(len(batch.records), len(batch.logprobs))
-    return [header, _bytes_of(batch.records), _bytes_of(batch.logprobs)]
+    return [header, batch.records.tobytes(), batch.logprobs.tobytes()]
 
 
 def read_plan(frame: Buffer) -> StepPlan:
     """Return the plan in `frame`, its arrays as views; raises RecordFrameError."""
     num_rows, replica, epoch, step, scheduler_epoch, num_copies = _PLAN.unpack(frame)
-    rows, copies = _arrays(frame, _PLAN.num_bytes, ((PLAN_ROW, num_rows), (COPY, num_copies)))
+    rows, copies = _arrays(frame, _PLAN.num_bytes, (PLAN_ROW, num_rows), (COPY, num_copies))
     return StepPlan(replica, epoch, step, rows, scheduler_epoch, copies)
 
 
@@ -141,7 +140,7 @@ def read_result(frame: Buffer) -> StepResult:
         _RESULT.unpack(frame)
     )
     rows, logprobs = _arrays(
-        frame, _RESULT.num_bytes, ((RESULT_ROW, num_rows), (LOGPROB, num_logprobs))
+        frame, _RESULT.num_bytes, (RESULT_ROW, num_rows), (LOGPROB, num_logprobs)
     )
     return StepResult(
         replica, epoch, step, started_ns, finished_ns, rows, logprobs, scheduler_epoch
@@ -152,25 +151,19 @@ def read_outputs(frame: Buffer) -> OutputBatch:
     """Return the output batch in `frame`, its arrays as views; raises RecordFrameError."""
     num_rows, num_logprobs = _OUTPUTS.unpack(frame)
     return OutputBatch(
-        *_arrays(frame, _OUTPUTS.num_bytes, ((OUTPUT, num_rows), (LOGPROB, num_logprobs)))
+        *_arrays(frame, _OUTPUTS.num_bytes, (OUTPUT, num_rows), (LOGPROB, num_logprobs))
     )
 
 
-def _bytes_of(array: RecordArray) -> Buffer:
-    if not len(array):
-        return b""
-    flat: npt.NDArray[np.uint8] = np.ascontiguousarray(array).view(np.uint8)
-    return flat.data
-
-
 def _arrays(
-    frame: Buffer, offset: int, shapes: tuple[tuple[np.dtype[np.void], int], ...]
-) -> list[RecordArray]:
-    wanted = offset + sum(dtype.itemsize * count for dtype, count in shapes)
-    if wanted != len(frame):
-        raise RecordFrameError(f"a frame of {len(frame)} bytes, its header says {wanted}")
-    arrays = []
-    for dtype, count in shapes:
-        arrays.append(np.frombuffer(frame, dtype, count, offset))
-        offset += dtype.itemsize * count
-    return arrays
+    frame: Buffer,
+    offset: int,
+    first: tuple[np.dtype[np.void], int],
+    second: tuple[np.dtype[np.void], int],
+) -> tuple[RecordArray, RecordArray]:
+    """Return views of the two arrays behind the header: (dtype, count) each."""
+    middle = offset + first[0].itemsize * first[1]
+    end = middle + second[0].itemsize * second[1]
+    if end != len(frame):
+        raise RecordFrameError(f"a frame of {len(frame)} bytes, its header says {end}")
+    return np.frombuffer(frame, *first, offset), np.frombuffer(frame, *second, middle)
