@@ -27,6 +27,11 @@ class AdapterQueues:
         """Return the number of waiting requests."""
         return sum(len(queue) for queue in self._queues)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether it has more than one adapter, so that charges decide who is first."""
+        return len(self._queues) > 1
+
     def add(self, request: Request) -> None:
         """Let `request` wait."""
         index = self._index(request.adapter)

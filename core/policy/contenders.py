@@ -48,6 +48,8 @@ CLAIMING = frozenset({Blocked.MEMORY, Blocked.HEADROOM})
 RESERVE_AFTER = 0.5  # of the promised time to the first token
 OF_CLASS = frozenset({Blocked.CLASS_CAP, Blocked.RESERVE, Blocked.CLAIM})
 CLASSES = tuple(range(NUM_CLASSES))
+_EACH_CLASS = np.arange(NUM_CLASSES)
+Mask = npt.NDArray[np.bool_]
 Times = npt.NDArray[np.int64]
 Reasons = npt.NDArray[np.int8]  # `Blocked` of each flow
 
@@ -63,6 +65,7 @@ class StepShares:
         self._can_be_dropped = [config.preemptible for config in configs]
         self._has_memory = [config.reserved_kv_fraction > 0 for config in configs]
         self._reserved = [config.reserved_step_fraction for config in configs]
+        self.reserving = [c for c, fraction in enumerate(self._reserved) if fraction]
         self._most = [config.max_step_fraction for config in configs]
         self._patience_ns = [
             int((1 - RESERVE_AFTER) * config.ttft_ms * NS_PER_MS) or NOBODY_NS for config in configs
@@ -86,10 +89,12 @@ class StepShares:
         """Share out a step of `capacity` tokens, of which the `decodes` have theirs."""
         used = np.bincount(decodes.traffic_class, minlength=NUM_CLASSES).tolist()
         return ClassTokens(
-            reserved=[ceil(self._reserved[c] * capacity) - used[c] for c in TrafficClass],
+            reserved=[
+                ceil(share * capacity) - n for share, n in zip(self._reserved, used, strict=True)
+            ],
             most=[
-                UNLIMITED if most == 1 else max(self._tile, int(most * capacity)) - used[c]
-                for c, most in enumerate(self._most)
+                UNLIMITED if most == 1 else max(self._tile, int(most * capacity)) - n
+                for most, n in zip(self._most, used, strict=True)
             ],
         )
 
@@ -139,14 +144,11 @@ class Contenders:
         self._under_way: dict[int, list[Request]] = {}
         for request in sorted(step.prefills(), key=due_ns, reverse=True):
             self._under_way.setdefault(request.flow, []).append(request)
-        begun = [
-            r.flow for requests in self._under_way.values() for r in requests if r in flows.sworn
-        ]
-        self._crowding = flows.crowding(step.now_ns)
-        self._crowding[begun] = False
+        self._crowding = self._crowding_flows()
         self._due = self._heads()
-        self._first = [-1] * NUM_CLASSES  # by class: the flow whose head is due first, and when
-        self._first_ns = [NOBODY_NS] * NUM_CLASSES
+        self._first = [-1] * NUM_CLASSES  # by class: the flow whose head is due first, and when,
+        self._first_due_ns = [NOBODY_NS] * NUM_CLASSES
+        self._first_ns = [NOBODY_NS] * NUM_CLASSES  # in the order of classes; NOBODY_NS: no turn
         self._has_choice = step.may_start_requests or bool(self._under_way)
         if self._has_choice:
             self._serviceable = self._due < NOBODY_NS
@@ -198,7 +200,7 @@ class Contenders:
 
     def next(self) -> Request | None:
         """Return whose turn it is; its grant must be settled before the next."""
-        if not len(self._due):
+        if not len(self._due) or self._is_over():
             return None
         while (flow := self._next_flow()) >= 0:
             request = self._head(flow)
@@ -228,12 +230,27 @@ class Contenders:
                 mine.pop()
             elif self._step.remaining(request) == 0:
                 mine.pop()
+            if not mine:
+                del self._under_way[flow]
         elif grant.blocked is not Blocked.NOTHING:
             self._block(request, grant.blocked)
         elif self._step.remaining(request):
             self._under_way.setdefault(flow, []).append(request)
         self._tokens.take(traffic_class, grant.num_tokens)
-        self._update(flow)
+        if not self._is_over():
+            self._update(flow)
+
+    def _is_over(self) -> bool:
+        """Tell whether nothing can start any more, and no prompt is under way."""
+        return len(self._closed) == NUM_CLASSES and not self._under_way
+
+    def _crowding_flows(self) -> Mask | None:
+        """Return the flows that go last in their classes, bool[flows]; None if there are none."""
+        crowding = self._flows.crowding(self._step.now_ns)
+        if crowding is not None:
+            prompts = (request for group in self._under_way.values() for request in group)
+            crowding[[each.flow for each in prompts if each in self._flows.sworn]] = False
+        return crowding
 
     def _heads(self) -> Times:
         """Return when the head of each flow is due, int64[flows]: NOBODY_NS without one."""
@@ -250,13 +267,16 @@ class Contenders:
         unpromised = (keys >= NO_PROMISE_NS) & (keys < NOBODY_NS)
         if np.count_nonzero(unpromised):
             keys = np.where(unpromised, NO_PROMISE_NS + self._shares.leads(), keys)
-        if np.count_nonzero(self._crowding):
+        if self._crowding is not None:
             later = self._crowding & (keys < NO_PROMISE_NS)
             keys = np.where(later, keys + CROWDING_LATER_NS, keys)
         keys = keys.reshape(-1, NUM_CLASSES)
         self._keys = np.where(self._shares.tenants_within(), keys, NOBODY_NS)
-        for traffic_class in CLASSES if len(keys) else ():
-            self._find_first(traffic_class)
+        if len(keys):
+            first = self._keys.argmin(axis=0)
+            keys_ns = self._keys[first, _EACH_CLASS].tolist()
+            for traffic_class, tenant in enumerate(first.tolist()):
+                self._note_first(traffic_class, tenant, keys_ns[traffic_class])
 
     def _next_flow(self) -> int:
         """Return the flow whose turn it is, or -1."""
@@ -271,7 +291,7 @@ class Contenders:
         self._is_reserved = False
         flow = self._earliest(self._guardrails.strict)
         if flow < 0:
-            flow = self._earliest([c for c in CLASSES if self._has_reserve(c)])
+            flow = self._earliest([c for c in self._guardrails.reserving if self._has_reserve(c)])
             self._is_reserved = flow >= 0
         return flow
 
@@ -284,7 +304,7 @@ class Contenders:
 
     def _within_windows(self) -> int:
         """Return the flow whose turn it is among all classes, or -1."""
-        within = [c for c in CLASSES if self._shares.is_class_within(c)]
+        within = self._shares.classes_within()
         flow = self._earliest([c for c in within if c not in self._passed_over])
         if flow < 0 and self._passed_over:
             flow = self._earliest(within)
@@ -296,15 +316,16 @@ class Contenders:
         if not np.count_nonzero(has_head):
             return -1
         self._open_windows()
-        flow = self._earliest([c for c in CLASSES if self._shares.is_class_within(c)])
+        flow = self._earliest(self._shares.classes_within())
         return flow if flow >= 0 else self._shares.least_served(has_head)
 
     def _earliest(self, classes: Sequence[int]) -> int:
         """Return the flow of `classes` within its window whose head is due first, or -1."""
+        first_ns, most = self._first_ns, self._tokens.most
         keys = [
-            (self._first_ns[c], int(self._due[self._first[c]]), self._first[c])
+            (first_ns[c], self._first_due_ns[c], self._first[c])
             for c in classes
-            if self._first_ns[c] < NOBODY_NS and self._tokens.most[c] > 0
+            if first_ns[c] < NOBODY_NS and most[c] > 0
         ]
         return min(keys)[2] if keys else -1
 
@@ -312,8 +333,14 @@ class Contenders:
         """Look for the head of a class that is due first, of tenants within their windows."""
         keys = self._keys[:, traffic_class]
         tenant = int(keys.argmin())
+        self._note_first(traffic_class, tenant, int(keys[tenant]))
+
+    def _note_first(self, traffic_class: int, tenant: int, key_ns: int) -> None:
+        """Take in whose head is due first in a class, at `key_ns` in the order of its tenants."""
         flow = self._first[traffic_class] = tenant * NUM_CLASSES + traffic_class
-        first_ns = int(self._due[flow]) if keys[tenant] < NOBODY_NS else NOBODY_NS
+        first_ns = NOBODY_NS
+        if key_ns < NOBODY_NS:
+            first_ns = self._first_due_ns[traffic_class] = int(self._due[flow])
         if NO_PROMISE_NS <= first_ns < NOBODY_NS:
             first_ns = NO_PROMISE_NS + max(0, self._shares.class_lead(traffic_class))
         self._first_ns[traffic_class] = first_ns
@@ -354,6 +381,8 @@ class Contenders:
     def _close(self, classes: Sequence[int], why: Blocked) -> None:
         """Let nothing of `classes` start; prompts under way go on."""
         self._closed.update(dict.fromkeys(classes, why))
+        if self._is_over():
+            return
         for traffic_class in classes:
             self._due[traffic_class::NUM_CLASSES] = NOBODY_NS
             self._keys[:, traffic_class] = NOBODY_NS
@@ -375,7 +404,8 @@ class Contenders:
         """Return by what the head of `flow` is ordered among tenants of its class."""
         due = int(self._due[flow])
         if due < NO_PROMISE_NS:
-            return due + CROWDING_LATER_NS if self._crowding[flow] else due
+            is_crowding = self._crowding is not None and self._crowding[flow]
+            return due + CROWDING_LATER_NS if is_crowding else due
         return due if due == NOBODY_NS else NO_PROMISE_NS + self._shares.over_share(flow)
 
     def _head(self, flow: int) -> Request | None:

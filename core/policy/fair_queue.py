@@ -70,6 +70,11 @@ class FairQueue:
         """Tell whether a child is within `window` units of V."""
         return self.lag(child) <= window * PRECISION
 
+    def within(self, window: int) -> list[int]:
+        """Return the children within `window` units of V."""
+        most = self.floor + window * PRECISION
+        return [child for child, virtual in enumerate(self.virtual) if virtual <= most]
+
     def lag(self, child: int) -> int:
         """Return v − V of a child, in 1/PRECISION units; above 0 it is ahead of the others."""
         return self.virtual[child] - self.floor
@@ -89,6 +94,7 @@ class FairTable:
         self._least: Charges = np.zeros(num_groups, np.int64)  # v of those that could use more
         self._rebased = [0] * num_groups
         self._cost: Charges = np.zeros((0, 1), np.int64)  # of a unit of charge, in virtual service
+        self._groups = np.arange(num_groups)
         self._dearest = PRECISION
         self._most_added = 0  # to any child since the range was looked at
 
@@ -134,7 +140,8 @@ class FairTable:
         """
         if not len(self.virtual):
             return []
-        least = np.minimum.reduce(np.where(serviceable, self.virtual, FAR), axis=0).tolist()
+        virtual = np.where(serviceable, self.virtual, FAR)
+        least = virtual[virtual.argmin(axis=0), self._groups].tolist()  # faster than a minimum
         groups = [group for group, virtual in enumerate(least) if virtual < FAR]
         for group in groups:
             self._least[group] = least[group]

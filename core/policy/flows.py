@@ -41,13 +41,16 @@ class Flows:
         """Start without flows."""
         self.due_ns = np.zeros(0, np.int64)  # of the head; NOBODY_NS if nobody waits
         self.num_waiting = np.zeros(0, np.int64)
+        self._num_waiting_of_class = [0] * NUM_CLASSES
         self.num_running = np.zeros(0, np.int64)
         self.num_protected = np.zeros(0, np.int64)  # of those that wait
         self.sworn: set[Request] = set()  # those that run and were protected when they started
         self._refused_ns = np.zeros(0, np.int64)  # the last time, 0 = never
+        self._last_refused_ns = 0  # of all flows
         self.tenant_names: list[str] = []  # by tenant index; "" = it has not appeared
         self.adapter_window = 0  # units by which an adapter may be ahead within a flow
         self._queues: list[AdapterQueues] = []
+        self._heads: list[Request | None] = []  # as they were when their queues last changed
 
     def __len__(self) -> int:
         """Return the number of flows."""
@@ -63,6 +66,7 @@ class Flows:
         names[index] = request.tenant
         count = missing * NUM_CLASSES
         self._queues += [AdapterQueues(place) for _ in range(count)]
+        self._heads += [None] * count
         self.due_ns = np.concatenate([self.due_ns, np.full(count, NOBODY_NS)])
         self.num_waiting = np.concatenate([self.num_waiting, np.zeros(count, np.int64)])
         self.num_running = np.concatenate([self.num_running, np.zeros(count, np.int64)])
@@ -75,6 +79,7 @@ class Flows:
         flow = request.flow
         self._queues[flow].add(request)
         self.num_waiting[flow] += 1
+        self._num_waiting_of_class[request.traffic_class] += 1
         self._look_at(flow)
 
     def remove(self, request: Request) -> None:
@@ -82,19 +87,25 @@ class Flows:
         flow = request.flow
         self._queues[flow].remove(request)
         self.num_waiting[flow] -= 1
+        self._num_waiting_of_class[request.traffic_class] -= 1
         self._look_at(flow)
 
     def refused(self, request: Request, now_ns: int) -> None:
         """Take in that `request` was refused because it would have been late."""
         self._refused_ns[request.flow] = now_ns
+        self._last_refused_ns = max(self._last_refused_ns, now_ns)
 
-    def crowding(self, now_ns: int) -> npt.NDArray[np.bool_]:
-        """Return which flows had requests refused lately, bool[flows]: that their next ones are
-        due is their own doing, unless one of them was given the word that it will be in time.
+    def crowding(self, now_ns: int) -> npt.NDArray[np.bool_] | None:
+        """Return which flows had requests refused lately, bool[flows], None if there is none: that
+        their next ones are due is their own doing, unless one of them was given the word that it
+        will be in time.
         """
-        recent = self._refused_ns > max(0, now_ns - CROWDING_NS)
+        begin_ns = max(0, now_ns - CROWDING_NS)
+        if self._last_refused_ns <= begin_ns:
+            return None
+        recent = self._refused_ns > begin_ns
         crowding: npt.NDArray[np.bool_] = recent & (self.num_protected == 0)
-        return crowding
+        return crowding if np.count_nonzero(crowding) else None
 
     def charge(self, request: Request, units: int) -> None:
         """Charge `units` to the adapter of `request` within its flow."""
@@ -103,7 +114,8 @@ class Flows:
 
     def head(self, flow: int) -> Request | None:
         """Return the first waiting request of a flow."""
-        return self._queues[flow].peek(self.adapter_window)
+        queue = self._queues[flow]
+        return queue.peek(self.adapter_window) if queue.is_shared else self._heads[flow]
 
     def first(self, flow: int, count: int) -> list[Request]:
         """Return the first `count` waiting requests of a flow, in order."""
@@ -115,7 +127,7 @@ class Flows:
 
     def waiting_of_class(self, traffic_class: int) -> int:
         """Return how many requests of a class wait."""
-        return int(self.num_waiting[traffic_class::NUM_CLASSES].sum())
+        return self._num_waiting_of_class[traffic_class]
 
     def running_of_class(self, traffic_class: int) -> int:
         """Return how many requests of a class run."""
@@ -131,8 +143,11 @@ class Flows:
             queue.check_integrity()
             assert len(queue) == self.num_waiting[flow], flow
             head = self.head(flow)
+            assert head is queue.peek(self.adapter_window), flow
             assert self.due_ns[flow] == (NOBODY_NS if head is None else due_ns(head)), flow
+        by_class = self.by_class(self.num_waiting).sum(axis=0)
+        assert by_class.tolist() == self._num_waiting_of_class
 
     def _look_at(self, flow: int) -> None:
-        head = self.head(flow)
+        head = self._heads[flow] = self._queues[flow].peek(self.adapter_window)
         self.due_ns[flow] = NOBODY_NS if head is None else due_ns(head)

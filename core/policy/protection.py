@@ -1,70 +1,88 @@
 """Who will not miss the promised first token, whoever comes after.
 
-Owns: the demand test at a request's arrival, and who has passed it. Never knows: how it is served.
+Owns: the demand test at a request's arrival, who has passed it, and where those who come later may
+stand. Never knows: how they are served.
 
-    protected iff  Σ work due until D  ≤  R · (D − now − d)      for its deadline D, and for later
-                                                                 ones of its class that it delays
+    protected iff  Σ work that stands before it, and its own  ≤  R · (D − now − d)
 
-R is a rate that the replicas seldom fall below, less the shares of the classes with shorter
-promises, whose requests still to come are due earlier; d is a long step, the time by which those
-classes may be ahead of their shares, and that for which its own may wait for company. Earliest
-deadline first meets every deadline if any order does (Dertouzos 1974), but it only rules inside the
-windows: a flow that its own prompts would take out of its window, those under way among them, is
-protected only within the rate of its share, less what it is ahead. A quarter of a window is left
-for what the flow decodes meanwhile, which is charged as well.
+R is a rate that the replicas seldom fall below, less the shares of the classes that go before its
+own: with a shorter promise, or strictly first; d is a long step, the time by which those classes
+may be ahead of their shares, and that for which its own may wait for company. Who comes later with
+less time left, or with a longer prompt, would stand before it, out of what the others reckoned
+with: where that makes one of them late by the same test, the place is behind it.
+
+The order only rules inside the windows: a flow that its own prompts would take out of its window,
+those under way among them, is protected only within the rate of its share, less what it is ahead. A
+quarter of a window is left for what the flow decodes meanwhile, which is charged as well.
 """
+
+from bisect import bisect_left, insort
 
 from core.clock import NS_PER_MS, NS_PER_S
 from core.policy.company import Company
 from core.policy.deadlines import Demand
-from core.policy.flows import Flows
+from core.policy.flows import Flows, due_ns
 from core.policy.limits import Limits
 from core.policy.place_queue import Place, PlaceQueue
 from core.policy.prefill_rate import PrefillRate
 from core.policy.shares import Shares
+from core.policy.under_way import UnderWay
 from core.request import Request
-from core.tenancy import NUM_CLASSES, TrafficClass
+from core.tenancy import NUM_CLASSES, ClassConfig, TrafficClass
 
 LONGEST_STEP_NS = 500 * NS_PER_MS
 RATE_SHARE = 0.7  # of the cautious rate: decodes beside prompts become more
 WINDOW_SHARE = 0.75  # of a window: decodes are charged beside the prompts
-MAX_LATER = 64  # deadlines looked at; with more of them nobody is protected
+MAX_LATER = 64  # protected ones that are looked at; who comes stands behind all others
 UNKNOWN_NS = 1 << 62
 
 
 class Protection:
     """The protected among those that wait."""
 
-    def __init__(self, flows: Flows, shares: Shares, rate: PrefillRate) -> None:
+    def __init__(
+        self, flows: Flows, shares: Shares, rate: PrefillRate, under_way: UnderWay
+    ) -> None:
         """Start with nobody waiting."""
         self.protected: set[Request] = set()
         self._flows = flows
         self._shares = shares
         self._rate = rate
-        self._demands = [Demand() for _ in TrafficClass]
-        self._flow_tokens: dict[int, int] = {}  # of all that wait with a deadline
+        self._under_way = under_way
+        self._demands = [Demand() for _ in TrafficClass]  # of all that wait with a deadline
+        self._flow_tokens: dict[int, int] = {}  # the same by flow
         self._weights: list[float] = []  # of tenants; known until one comes or limits change
         self._weights_of: tuple[Limits, int, int] | None = None
-        self._promise_ns = [UNKNOWN_NS] * NUM_CLASSES  # the last seen of each class
+        self._seen_ns = [UNKNOWN_NS] * NUM_CLASSES  # the last promise seen of each class
         self._company_ns = [0] * NUM_CLASSES  # for which each may wait for company
         self._by_deadline = PlaceQueue(_deadline)  # the protected
+        self._places: list[list[tuple[int, int, Request]]] = [[] for _ in TrafficClass]  # the same
 
     def configure(self, company: Company) -> None:
         """Take over how long classes may wait for company."""
         self._company_ns = [company.longest_ns(each) for each in TrafficClass]
 
-    def add(self, request: Request, now_ns: int, tokens_ahead: int, tokens_begun: int = 0) -> None:
-        """Take in a waiting request with a deadline; of prompts under way `tokens_ahead` stand
-        before it, and `tokens_begun` are of its own flow.
+    def place_ns(self, request: Request, wanted_ns: int, now_ns: int) -> int:
+        """Return where a new `request` may stand in the order, `wanted_ns` or later: so that nobody
+        who is protected is late for it.
         """
+        place_ns = wanted_ns
+        for traffic_class in TrafficClass:
+            if not self._goes_before(request.traffic_class, traffic_class):
+                place_ns = self._behind(traffic_class, request, place_ns, now_ns)
+        return place_ns
+
+    def add(self, request: Request, now_ns: int) -> None:
+        """Take in a waiting request with a deadline."""
         traffic_class, flow = request.traffic_class, request.flow
-        self._promise_ns[traffic_class] = request.ttft_deadline_ns - request.arrival_ns
-        self._demands[traffic_class].add(request.ttft_deadline_ns, request.num_tokens)
+        self._seen_ns[traffic_class] = request.ttft_deadline_ns - request.arrival_ns
+        self._demands[traffic_class].add(due_ns(request), request.num_tokens)
         self._flow_tokens[flow] = self._flow_tokens.get(flow, 0) + request.num_tokens
-        if self._holds(request, now_ns, tokens_ahead, tokens_begun):
+        if self._holds(request, now_ns):
             self.protected.add(request)
             self._flows.num_protected[flow] += 1
             self._by_deadline.add(request)
+            insort(self._places[traffic_class], _place(request))
 
     def remove(self, request: Request) -> None:
         """Forget it."""
@@ -72,7 +90,9 @@ class Protection:
             self.protected.remove(request)
             self._flows.num_protected[request.flow] -= 1
             self._by_deadline.remove(request)
-        self._demands[request.traffic_class].remove(request.ttft_deadline_ns, request.num_tokens)
+            places = self._places[request.traffic_class]
+            del places[bisect_left(places, _place(request))]
+        self._demands[request.traffic_class].add(due_ns(request), -request.num_tokens)
         self._flow_tokens[request.flow] -= request.num_tokens
         if not self._flow_tokens[request.flow]:
             del self._flow_tokens[request.flow]
@@ -93,37 +113,74 @@ class Protection:
 
     def shortest_promise_ns(self) -> int:
         """Return the shortest time to the first token that was promised lately."""
-        return min(self._promise_ns)
+        return min(self._seen_ns)
 
-    def _holds(self, request: Request, now_ns: int, tokens_ahead: int, tokens_begun: int) -> bool:
+    def _holds(self, request: Request, now_ns: int) -> bool:
         """Apply the demand test."""
-        rate = RATE_SHARE * self._rate.cautious()
-        share, delay_ns = self._left_by_shorter(request.traffic_class)
-        begin_ns = now_ns + LONGEST_STEP_NS + delay_ns + self._company_ns[request.traffic_class]
-        demand = self._demands[request.traffic_class]
-        deadlines = [(request.ttft_deadline_ns, demand.due_by(request.ttft_deadline_ns))]
-        if demand.num_later(request.ttft_deadline_ns) > MAX_LATER:
+        place_ns, own_class = due_ns(request), request.traffic_class
+        if not self._is_in_time(request, place_ns, 0, now_ns):
             return False
-        deadlines += demand.later(request.ttft_deadline_ns, MAX_LATER)
-        for deadline_ns, own_class in deadlines:
-            due = tokens_ahead + own_class + self._due_of_others(request, deadline_ns)
-            if due > rate * share * (deadline_ns - begin_ns) / NS_PER_S:
-                return False
-        left_s = (request.ttft_deadline_ns - begin_ns) / NS_PER_S
-        class_tokens, own_tokens = deadlines[0][1] + tokens_ahead, tokens_begun
-        own_tokens += self._flow_tokens[request.flow]
-        return self._is_within_share(request, class_tokens, own_tokens, rate * left_s)
+        left_s = (request.ttft_deadline_ns - self._begin_ns(own_class, now_ns)) / NS_PER_S
+        class_tokens = self._demands[own_class].due_by(place_ns)
+        class_tokens += self._under_way.tokens_until(place_ns)
+        own_tokens = self._flow_tokens[request.flow]
+        own_tokens += sum(each.num_tokens for each in self._under_way.of_flow(request.flow))
+        possible = RATE_SHARE * self._rate.cautious() * left_s
+        return self._is_within_share(request, class_tokens, own_tokens, possible)
 
-    def _left_by_shorter(self, traffic_class: int) -> tuple[float, int]:
-        """Return what classes with shorter promises leave, and how long they may be ahead."""
-        promised = self._promise_ns[traffic_class]
-        promises = zip(TrafficClass, self._promise_ns, strict=True)
-        shorter = [self._class_share(each) for each, other in promises if other < promised]
-        if not shorter:
-            return 1.0, 0
+    def _behind(
+        self, traffic_class: TrafficClass, request: Request, wanted_ns: int, now_ns: int
+    ) -> int:
+        """Return `wanted_ns`, or the place behind the last protected one of a class that would be
+        late for `request`.
+        """
+        places = self._places[traffic_class]
+        first = bisect_left(places, (wanted_ns,))
+        looked_at = max(first, len(places) - MAX_LATER)
+        for place_ns, _, later in reversed(places[looked_at:]):
+            if not self._is_in_time(later, place_ns, request.num_tokens, now_ns):
+                return place_ns + 1
+        return wanted_ns if looked_at == first else places[looked_at - 1][0] + 1
+
+    def _is_in_time(self, request: Request, place_ns: int, more_tokens: int, now_ns: int) -> bool:
+        """Tell whether a waiting request is in time with `more_tokens` before it."""
+        rate = RATE_SHARE * self._rate.cautious()
+        share = 1 - sum(self._taken_before(request.traffic_class))
+        left_ns = request.ttft_deadline_ns - self._begin_ns(request.traffic_class, now_ns)
+        due = more_tokens + self._under_way.tokens_until(place_ns)
+        due += sum(each.due_by(place_ns) for each in self._demands)
+        return due <= rate * share * left_ns / NS_PER_S
+
+    def _begin_ns(self, traffic_class: TrafficClass, now_ns: int) -> int:
+        """Return when a class will begin to have what others leave of the rate, at the latest."""
+        limits = self._shares.limits
+        begin_ns = now_ns + LONGEST_STEP_NS + self._company_ns[traffic_class]
+        before = [each for each in TrafficClass if self._goes_before(each, traffic_class)]
+        if all(limits.of(each).strict_first for each in before):
+            return begin_ns
         tokens = self._shares.class_window / max(1.0, self._shares.book.prices.prefill_token)
-        ahead_s = tokens / max(1.0, self._rate.total())
-        return max(0.0, 1 - sum(shorter)), int(ahead_s * NS_PER_S)
+        return begin_ns + int(tokens / max(1.0, self._rate.total()) * NS_PER_S)
+
+    def _goes_before(self, first: TrafficClass, second: TrafficClass) -> bool:
+        """Tell whether a class stands before another one whatever is due when."""
+        limits = self._shares.limits
+        one, other = limits.of(first), limits.of(second)
+        if first == second or other.strict_first:
+            return False
+        return one.strict_first or _promise_ms(one) < _promise_ms(other)
+
+    def _taken_before(self, traffic_class: TrafficClass) -> list[float]:
+        """Return the shares of the rate that other classes have before one."""
+        limits, taken = self._shares.limits, []
+        for each in TrafficClass:
+            config = limits.of(each)
+            if config.strict_first:
+                taken.append(config.max_step_fraction if each != traffic_class else 0.0)
+            elif self._goes_before(each, traffic_class):
+                taken.append(self._class_share(each))
+            elif each != traffic_class:
+                taken.append(config.reserved_step_fraction)
+        return taken
 
     def _class_share(self, traffic_class: TrafficClass) -> float:
         """Return what a class can have of the rate at the least."""
@@ -131,10 +188,6 @@ class Protection:
         weights = [limits.of(each).weight for each in TrafficClass]
         own = limits.of(traffic_class)
         return max(own.weight / sum(weights), own.reserved_step_fraction)
-
-    def _due_of_others(self, request: Request, deadline_ns: int) -> int:
-        own = self._demands[request.traffic_class]
-        return sum(each.due_by(deadline_ns) for each in self._demands if each is not own)
 
     def _is_within_share(
         self, request: Request, class_tokens: int, own_tokens: int, possible: float
@@ -161,3 +214,12 @@ class Protection:
 
 def _deadline(request: Request) -> Place:
     return (request.ttft_deadline_ns, request.order)
+
+
+def _place(request: Request) -> tuple[int, int, Request]:
+    return (due_ns(request), request.order, request)
+
+
+def _promise_ms(config: ClassConfig) -> int:
+    """Return the promised time to the first token; without one it is longer than all others."""
+    return config.ttft_ms or UNKNOWN_NS

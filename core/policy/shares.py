@@ -218,6 +218,10 @@ class Shares:
         """Tell whether a class is within its window."""
         return self._classes.is_within(traffic_class, self.class_window)
 
+    def classes_within(self) -> list[int]:
+        """Return the classes that are within their window."""
+        return self._classes.within(self.class_window)
+
     def least_served(self, flows: Mask) -> int:
         """Return of `flows`, bool[flows] with one at least, that of the least served tenant in the
         least served class.

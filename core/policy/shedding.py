@@ -19,7 +19,6 @@ class with reserved sequences left where others wait for sequences.
 """
 
 from math import exp
-from typing import NamedTuple
 
 import numpy as np
 
@@ -37,6 +36,7 @@ from core.policy.prefill_rate import PrefillRate
 from core.policy.protection import Protection
 from core.policy.settings import PolicySettings
 from core.policy.shares import Shares
+from core.policy.under_way import UnderWay
 from core.request import Request
 from core.tenancy import NUM_CLASSES, TrafficClass
 
@@ -70,14 +70,6 @@ OWN_LIMITS = frozenset(
 )  # what keeps some from more, however fast the machine is
 
 
-class UnderWay(NamedTuple):
-    """A prompt that is partly computed."""
-
-    due_ns: int  # its place in the order
-    num_tokens: int  # left
-    request: Request
-
-
 class Shedding:
     """The refusals of one policy."""
 
@@ -87,7 +79,8 @@ class Shedding:
         """Start with nobody waiting."""
         self.rate = PrefillRate()
         self.floor = LengthFloor()
-        self.protection = Protection(flows, shares, self.rate)
+        self._under_way = UnderWay()
+        self.protection = Protection(flows, shares, self.rate, self._under_way)
         self._settings = settings
         self._flows = flows
         self._shares = shares
@@ -95,7 +88,6 @@ class Shedding:
         self._limits = settings.limits
         self._latest = LatestStarts()
         self._used_tokens: dict[int, tuple[float, int]] = {}  # by tenant: in a minute, until when
-        self._under_way: dict[int, list[UnderWay]] = {}  # by replica
         self._short_of: dict[int, Blocked] = {}  # by replica: what kept its last step from more
         self._worked_ns: dict[int, int] = {}  # by replica: when it had something to compute last
         self._now_ns = 0
@@ -115,21 +107,21 @@ class Shedding:
         self._limits = limits
 
     def start_by_ns(self, request: Request) -> int:
-        """Return by when a new request is to start at the present rate, 0 without a promise."""
+        """Return by when a new request is to start at the present rate, and so that nobody who is
+        protected is late; 0 without a promise.
+        """
         if not request.ttft_deadline_ns:
             return 0
         rate = self.rate.fastest()
         needed_ns = request.num_tokens / rate * NS_PER_S if rate else 0.0
-        return max(1, request.ttft_deadline_ns - int(self.floor.lead * needed_ns))
+        wanted_ns = max(1, request.ttft_deadline_ns - int(self.floor.lead * needed_ns))
+        return self.protection.place_ns(request, wanted_ns, self._time_of(request))
 
     def add(self, request: Request) -> None:
         """Take in a waiting request."""
         self._waiting_tokens += request.num_tokens
         if _has_promise(request):
-            now_ns = max(self._now_ns, request.arrival_ns)
-            ahead = sum(self._tokens_ahead(each, due_ns(request)) for each in self._under_way)
-            begun = sum(each.num_tokens for each in self._begun_of(request.flow))
-            self.protection.add(request, now_ns, ahead, begun)
+            self.protection.add(request, self._time_of(request))
             if self._is_sheddable(request):
                 alone_ns = self._alone_ns(request.num_tokens)
                 self._latest.put(request, request.ttft_deadline_ns - alone_ns)
@@ -154,7 +146,7 @@ class Shedding:
     def lose(self, replica: int) -> None:
         """Forget the rate of a replica that was lost."""
         self.rate.lose(replica)
-        self._under_way.pop(replica, None)
+        self._under_way.lose(replica)
         self._short_of.pop(replica, None)
 
     def at_step(self, step: Step) -> None:
@@ -166,9 +158,7 @@ class Shedding:
         if not self.rate.of(step.replica):
             self.rate.guess(step.replica, self._modelled_rate(model))
         self.rate.begin(step.replica, now_ns)
-        prompts = step.prefills()
-        under_way = [UnderWay(due_ns(each), step.remaining(each), each) for each in prompts]
-        self._under_way[step.replica] = under_way
+        self._under_way.look_at(step)
         for request in self._latest.pop_before(now_ns):
             self._refuse_if_infeasible(step, request)
         if now_ns - self._worked_ns.get(step.replica, -REST_NS) >= REST_NS:
@@ -184,6 +174,8 @@ class Shedding:
         self._short_of[step.replica] = short_of
         if num_tokens or step.num_running:
             self._worked_ns[step.replica] = step.now_ns
+        if step.replica in self._under_way:
+            self._under_way.look_at(step)  # what it started waits no more
         left_some = bool(np.count_nonzero(self._flows.num_waiting))
         left_some = left_some or any(step.remaining(each) for each in step.prefills())
         left_some = left_some and short_of not in OWN_LIMITS
@@ -216,7 +208,7 @@ class Shedding:
 
     def _alone_ns(self, num_tokens: int) -> int:
         """Return the least time for a prompt on the fastest replica; 0 = nobody can tell."""
-        models = [self._models.of(replica) for replica in self._under_way]
+        models = [self._models.of(replica) for replica in self._under_way.replicas]
         times = [self._alone_on(each, num_tokens) for each in models if each is not None]
         return int(FASTEST * min(times, default=0))
 
@@ -239,15 +231,15 @@ class Shedding:
         step_ns = model.duration_ns(StepWork().with_prefill(size, 0))
         return size * NS_PER_S / max(1, step_ns)
 
-    def _tokens_ahead(self, replica: int, until_ns: int) -> int:
-        """Return the tokens of prompts under way that stand before `until_ns` in the order."""
-        return sum(e.num_tokens for e in self._under_way[replica] if e.due_ns <= until_ns)
+    def _time_of(self, request: Request) -> int:
+        """Return when `request` begins to wait."""
+        return max(self._now_ns, request.arrival_ns)
 
     def _soonest_ns(self, until_ns: int) -> int:
         """Return when one that stands at `until_ns` in the order can begin, from now."""
         rate = self.rate
-        known = [each for each in self._under_way if rate.of(each)]
-        times = [self._tokens_ahead(each, until_ns) / rate.of(each) for each in known]
+        known = [each for each in self._under_way.replicas if rate.of(each)]
+        times = [self._under_way.tokens_of(each, until_ns) / rate.of(each) for each in known]
         return int(min(times, default=0.0) * NS_PER_S)
 
     def _earliest_end_ns(self, now_ns: int) -> int:
@@ -326,8 +318,7 @@ class Shedding:
             shortest_ns = self.protection.shortest_promise_ns() // REPLAYS_IN_A_PROMISE
             self._replay_ns = now_ns + min(max(shortest_ns, REPLAY_MIN_NS), REPLAY_MAX_NS)
             self._piece_ns = now_ns + PIECE_NS
-            prompts = [each for group in self._under_way.values() for each in group]
-            flows = {each.request.flow for each in prompts}
+            flows = {each.request.flow for each in self._under_way}
             flows.update(np.flatnonzero(self._flows.num_waiting > 0).tolist())
             self._unread = sorted(flows)
 
@@ -360,11 +351,9 @@ class Shedding:
 
     def _begun_of(self, flow: int) -> list[Queued]:
         """Return the prompts of a flow that are under way; nothing more is asked of them."""
-        begun = (each for group in self._under_way.values() for each in group)
         return [
             Queued(each.request, each.num_tokens, each.due_ns, 0, may_be_shed=False)
-            for each in begun
-            if each.request.flow == flow
+            for each in self._under_way.of_flow(flow)
         ]
 
     def _queued(self, room: WaitingRoom, request: Request) -> Queued:
