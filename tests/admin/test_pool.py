@@ -14,6 +14,7 @@ import zmq
 from frontends.cli.control_client import Engine, call
 from ipc.control.declaration import Effect
 from ipc.control.registry import COMMANDS
+from ipc.control_client import AdminWorkers
 from ipc.run_directory import RunDirectory
 from tests.support.admin_stage import TENANT_KEY, AdminStage
 from tests.support.async_http import Reply, request
@@ -39,7 +40,7 @@ def stage(socket_directory: Path) -> Iterator[AdminStage]:
 def engine_of(stage: AdminStage, *workers: int) -> Engine:
     """Return the engine as `ctl` sees it, with these workers."""
     urls = tuple(stage.directory.admin_url(worker) for worker in workers)
-    return Engine("x", urls, stage.key)
+    return Engine("x", AdminWorkers(urls, stage.key, "ctl"))
 
 
 def wait_until_serving(stage: AdminStage, *workers: int) -> None:
