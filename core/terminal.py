@@ -44,7 +44,6 @@ class Style:
     DIM = "2"
     RED = "31"
     GREEN = "32"
-    YELLOW = "33"
     CYAN = "36"
 
 

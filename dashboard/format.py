@@ -11,14 +11,14 @@ from dashboard.lines import Line, Span, Tone
 
 NOTHING = "-"
 SCALES = ((1e4, 1, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M"), (1e12, 1e9, "G"))
-HEADROOM = 1.15  # of a sparkline, so that steady values do not look like a limit
+HEADROOM = 1.15  # of a chart, so that steady values do not look like a limit
 
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
     """The characters of charts and marks."""
 
-    rises: str  # of a sparkline, lowest first
+    rises: str  # of a chart, lowest first
     full: str
     half: str  # reserved, or lent
     empty: str
@@ -27,13 +27,12 @@ class Glyphs:
     down: str
     dot: str
     ellipsis: str
-    minus: str
     times: str
     plus_minus: str
 
 
-UNICODE = Glyphs("▁▂▃▄▅▆▇█", "█", "▒", "░", "─", "▲", "▼", "●", "…", "−", "×", "±")
-ASCII = Glyphs("_.-~=+*#", "#", "=", ".", "-", "^", "v", "*", "~", "-", "x", "+-")
+UNICODE = Glyphs("▁▂▃▄▅▆▇█", "█", "▒", "░", "─", "▲", "▼", "●", "…", "×", "±")
+ASCII = Glyphs("_.-~=+*#", "#", "=", ".", "-", "^", "v", "*", "~", "x", "+-")
 
 
 def count(value: float) -> str:
@@ -105,13 +104,10 @@ def zero_is_nothing(value: float) -> str:
     return count(value) if value else NOTHING
 
 
-def sparkline(values: Sequence[float | None], width: int, glyphs: Glyphs) -> str:
-    """Return the last `width` values as bars from 0 to a bit above the largest; None is a gap."""
-    return chart(values, width, 1, glyphs)[0]
-
-
 def chart(values: Sequence[float | None], width: int, height: int, glyphs: Glyphs) -> list[str]:
-    """Return the same `height` lines high, the top one first."""
+    """Return the last `width` values as bars from 0 to a bit above the largest, in `height` lines,
+    the top one first; None is a gap.
+    """
     shown = list(values[-width:]) if width > 0 else []
     top = HEADROOM * max((value for value in shown if value is not None), default=0.0)
     rises = glyphs.rises

@@ -33,7 +33,6 @@ ACCOUNTS = PROPERTIES + "test_accounts.py::"
 FAIRNESS = PROPERTIES + "test_fairness.py::"
 TENANTS_APART = FAIRNESS + "test_no_tenant_gets_further_ahead_of_another_than_the_bound"
 CLASSES_APART = FAIRNESS + "test_no_class_gets_further_ahead_of_another_than_the_bound"
-STARVATION = FAIRNESS + "test_nobody_who_could_be_served_starves"
 FLOOD = PROPERTIES + "test_isolation.py::test_a_flooder_delays_the_quiet_by_no_more_than_the_bound"
 REASONS = (
     PROPERTIES

@@ -20,7 +20,6 @@ NUM_BLOCKS = 4096
 MAX_RUNNING = 64
 MAX_EVENTS = 1000
 STEP_S = 0.028
-TOKENS_PER_STEP = 512
 PROMISED_START_S = {"interactive": 2.0, "standard": 60.0, "administrative": 1.0}
 WEIGHTS = {"interactive": 8.0, "standard": 4.0, "batch": 1.0, "administrative": 1.0}
 RESERVED_BLOCKS = {"interactive": 409, "administrative": 81}

@@ -10,7 +10,6 @@ in the figures. The load runs in a process of its own, so that it does not delay
 import argparse
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from frontends.cli.control_client import call, find_engine
 from ipc.messages import ControlReply
 from scripts.bench import _report as report
 from scripts.bench._engine import Engine, running_engine, wait_until
+from scripts.bench._processes import stopped
 from scripts.bench._report import ROOT
 
 LIMIT_MS = 100.0
@@ -129,18 +129,6 @@ def load(engine: Engine, streams: int) -> Iterator[None]:
     finally:
         process.kill()
         process.wait()
-
-
-@contextmanager
-def stopped(pids: Sequence[int]) -> Iterator[None]:
-    """Stop processes of the engine's own, and let them go on afterwards."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
 
 
 async def until_running(target: Target) -> None:

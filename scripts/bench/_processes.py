@@ -4,6 +4,9 @@ A process is named by pid and start time, so that a pid used again is never mist
 """
 
 import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,3 +77,15 @@ def family(pid: int) -> list[Process]:
     for process in found:
         found += by_parent.get(process.pid, [])
     return found
+
+
+@contextmanager
+def stopped(pids: Sequence[int]) -> Iterator[None]:
+    """Stop processes of an engine of one's own (SIGSTOP), and let them go on afterwards."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)

@@ -10,13 +10,10 @@ those of the client, the body read; CPU is that of the process that answers.
 import argparse
 import asyncio
 import hashlib
-import os
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +23,7 @@ from scripts.bench import _report as report
 from scripts.bench._agree_sources import Scrape
 from scripts.bench._client import Client
 from scripts.bench._engine import Engine, running_engine
+from scripts.bench._processes import stopped
 
 SETTINGS = (
     "engine.executor=simulated", "engine.simulated_step_us=2000", "engine.max_model_len=512",
@@ -119,19 +117,6 @@ async def growth_mb(port: Port, engine: Engine, scrapes: int) -> float:
     return round((sizes[1] - sizes[0]) / 1e6, 3)
 
 
-@contextmanager
-def stopped(engine: Engine, kind: str) -> Iterator[None]:
-    """Stop the processes of one kind for a while."""
-    pids = [process.pid for process in engine.children(kind)]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
-
-
 async def measure_all(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
     """Return all figures of a filled engine."""
     ports = engine.run_directory().read_ports()
@@ -147,7 +132,7 @@ async def measure_all(engine: Engine, args: argparse.Namespace) -> dict[str, Any
             "series": len(scrape.values),
         }
         figures["serving"] = {p.name: await measure(p, engine, args.scrapes) for p in both}
-        with stopped(engine, "scheduler"):
+        with stopped([process.pid for process in engine.children("scheduler")]):
             figures["scheduler_stopped"] = {
                 p.name: await measure(p, engine, args.scrapes) for p in both
             }
