@@ -153,12 +153,12 @@ def ask(engine: Engine, command: Command, args: Mapping[str, object]) -> dict[st
 
 
 def save(result: Mapping[str, object], path: Path) -> int:
-    """Write a result into a file for its owner alone; return its size, or raise CommandError."""
-    text = json.dumps(result, indent=1, ensure_ascii=False, default=str)
+    """Write a result into a file for its owner alone; return its bytes. Raises CommandError."""
+    content = json.dumps(result, indent=1, ensure_ascii=False, default=str).encode()
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            return file.write(text)
+        with os.fdopen(fd, "wb") as file:
+            return file.write(content)
     except OSError as error:
         raise CommandError(f"cannot write {path}: {error.strerror}") from error
 

@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 from core.terminal import CommandError, Terminal
 from frontends.cli.render import cell
@@ -31,7 +32,9 @@ class Follower:
     as_json: bool
     _complaint: str = ""
 
-    def run(self, args: Mapping[str, object], pause: Callable[[float], None] = time.sleep) -> None:
+    def run(
+        self, args: Mapping[str, object], pause: Callable[[float], None] = time.sleep
+    ) -> NoReturn:
         """Show what is there and what comes, until interrupted or refused."""
         args = self.look(args)
         while True:
