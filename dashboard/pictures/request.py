@@ -9,7 +9,6 @@ from dashboard.tables.records import number, words
 from dashboard.tables.requests import STATUS_TONES, name_of
 from dashboard.waits import numbers_of, reason_of
 
-PROMISES = (("ttft_deadline_in_ms", "first token"), ("queue_deadline_in_ms", "start"))
 MAX_MOMENTS = 8
 BRIEF_HEIGHT = 5
 
@@ -84,17 +83,22 @@ def _expected(record: Record) -> Iterator[Span]:
 
 
 def _promises(record: Record) -> Iterator[Line]:
-    """Yield what was promised, and whether it still can be kept."""
+    """Yield what was promised and is still to come, and until when it may wait for its start."""
     told: list[Span] = []
-    for name, label in PROMISES:
-        if record.get(name) is None:
-            continue
-        left_s = number(record, name) / 1000
-        if left_s >= 0:
-            told.append((f" {label} promised in {duration(left_s)} ", Tone.PLAIN))
-        else:
-            told.append((f" {label} was promised {duration(-left_s)} ago ", Tone.FAINT))
+    if record.get("ttft_deadline_in_ms") is not None:
+        told.append(_first_token(record, number(record, "ttft_deadline_in_ms") / 1000))
+    if record.get("queue_deadline_in_ms") is not None and words(record, "status") == "waiting":
+        left_s = max(0.0, number(record, "queue_deadline_in_ms") / 1000)
+        told.append((f" refused unless it starts in {duration(left_s)} ", Tone.PLAIN))
     yield tuple(told) or line((" nothing is promised to it", Tone.FAINT))
+
+
+def _first_token(record: Record, left_s: float) -> Span:
+    if number(record, "num_output_tokens"):
+        return " its first token has come ", Tone.FAINT
+    if left_s >= 0:
+        return f" first token promised in {duration(left_s)} ", Tone.PLAIN
+    return f" first token was promised {duration(-left_s)} ago ", Tone.FAINT
 
 
 def _life(record: Record, width: int, glyphs: Glyphs) -> Iterator[Line]:

@@ -200,3 +200,24 @@ def test_a_request_that_waits_says_why_by_which_numbers() -> None:
     assert "66 needed, 12 available   start expected not foreseen   0 before it" in text
     assert "what helps: cancel or preempt others" in text
     assert "first token was promised 500ms ago" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"status": "waiting"}, " first token promised in 2.0s  refused unless it starts in 9.0s "),
+        ({"status": "running"}, " first token promised in 2.0s "),
+        ({"status": "running", "num_output_tokens": 1}, " its first token has come "),
+        ({"status": "running", "ttft_deadline_in_ms": None}, " nothing is promised to it"),
+    ],
+)
+def test_only_what_is_still_to_come_is_told_as_promised(
+    changes: dict[str, object], words: str
+) -> None:
+    """A deadline that was met is not counted down, nor told as if it had been missed."""
+    record: dict[str, object] = {
+        "request_id": 7, "num_output_tokens": 0, "max_tokens": 9, "age_s": 1.0, "waited_s": 1.0,
+        "ttft_deadline_in_ms": 2000.0, "queue_deadline_in_ms": 9000.0,
+    }  # fmt: skip
+    text = plain_text(request(record | changes, 80, ASCII))
+    assert words.strip() in [each.strip() for each in text.splitlines()]
