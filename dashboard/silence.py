@@ -17,6 +17,11 @@ def allowed_s(process: ProcessFrame, view: View) -> float:
     """Return how long a process may be silent before it looks hung."""
     if process.activity != "busy":
         return OLD_HEARTBEAT_S
+    return allowed_step_s(view)
+
+
+def allowed_step_s(view: View) -> float:
+    """Return how long a step may take before it looks as if it never ended."""
     return max(SLOW_STEP_S, MANY_STEPS * (view.step.p50_s or 0.0))
 
 

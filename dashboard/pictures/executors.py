@@ -6,9 +6,9 @@ from dashboard.format import Glyphs, count, duration, meter, percent, rate, size
 from dashboard.frame import ExecutorFrame, Frame, ReplicaFrame
 from dashboard.history import View
 from dashboard.lines import Line, Span, Tone, line
+from dashboard.silence import allowed_step_s
 from ipc.pages import STEP_REGIMES
 
-SLOW_STEP_S = 2.0
 FAR_OFF = 1.5  # a factor between prediction and step that is worth a look
 
 
@@ -37,13 +37,24 @@ def _executors_of(frame: Frame, index: int) -> Iterator[ExecutorFrame]:
 def _replica(
     view: View, index: int, replica: ReplicaFrame, width: int, glyphs: Glyphs
 ) -> Iterator[Line]:
-    state: Span = ("up", Tone.GOOD) if replica.epoch else ("NO EXECUTOR", Tone.ALARM)
-    if replica.epoch and replica.draining:
-        state = ("draining", Tone.NOTICE)
-    age_s = replica.last_step_age_s
-    is_slow = bool(replica.running and age_s is not None and age_s > SLOW_STEP_S)
+    yield _steps(view, index, replica)
+    yield _memory(replica, width, glyphs)
     yield line(
-        (f" replica {index} ", Tone.TITLE), state,
+        ("   step ", Tone.FAINT),
+        f"p50 {duration(view.step.p50_s)} p95 {duration(view.step.p95_s)}  {rate(view.steps)}/s",
+        *_infeasible(replica),
+    )
+    if any(replica.cost_factors):
+        yield line(
+            ("   steps against what was predicted: ", Tone.FAINT), *_prediction(replica, glyphs)
+        )
+
+
+def _steps(view: View, index: int, replica: ReplicaFrame) -> Line:
+    age_s = replica.last_step_age_s
+    is_slow = bool(replica.running and age_s is not None and age_s > allowed_step_s(view))
+    return line(
+        (f" replica {index} ", Tone.TITLE), _state(replica),
         (" epoch ", Tone.FAINT), str(replica.epoch),
         ("  running ", Tone.FAINT), count(replica.running),
         ("  steps ", Tone.FAINT), count(replica.step),
@@ -51,34 +62,25 @@ def _replica(
         (f"{duration(age_s)} ago", Tone.ALARM if is_slow else Tone.PLAIN),
         ("  in flight ", Tone.FAINT), duration(replica.plan_age_s),
     )  # fmt: skip
-    usage = replica.held_blocks / replica.num_blocks if replica.num_blocks else None
-    parts = [
-        (replica.held_blocks, glyphs.full, Tone.ACCENT),
-        (replica.evictable_blocks, glyphs.half, Tone.SECOND),
-    ]
-    yield (
+
+
+def _state(replica: ReplicaFrame) -> Span:
+    if not replica.epoch:
+        return "NO EXECUTOR", Tone.ALARM
+    return ("draining", Tone.NOTICE) if replica.draining else ("up", Tone.GOOD)
+
+
+def _memory(replica: ReplicaFrame, width: int, glyphs: Glyphs) -> Line:
+    held, evictable, whole = replica.held_blocks, replica.evictable_blocks, replica.num_blocks
+    usage = held / whole if whole else None
+    parts = [(held, glyphs.full, Tone.ACCENT), (evictable, glyphs.half, Tone.SECOND)]
+    return (
         ("   KV   ", Tone.FAINT),
-        *meter(parts, replica.num_blocks, max(8, min(40, width - 62)), glyphs.empty),
-        (
-            f" {percent(usage)} held {count(replica.held_blocks)} of {count(replica.num_blocks)}",
-            Tone.PLAIN,
-        ),
-        (
-            f" reusable {count(replica.evictable_blocks)}",
-            Tone.FAINT,
-        ),
+        *meter(parts, whole, max(8, min(40, width - 62)), glyphs.empty),
+        (f" {percent(usage)} held {count(held)} of {count(whole)}", Tone.PLAIN),
+        (f" reusable {count(evictable)}", Tone.FAINT),
         *_host(replica),
     )
-    yield line(
-        ("   step ", Tone.FAINT),
-        f"p50 {duration(view.step.p50_s)} p95 {duration(view.step.p95_s)}  {rate(view.steps)}/s",
-        *_infeasible(replica),
-    )  # fmt: skip
-
-    if any(replica.cost_factors):
-        yield line(
-            ("   steps against what was predicted: ", Tone.FAINT), *_prediction(replica, glyphs)
-        )
 
 
 def _infeasible(replica: ReplicaFrame) -> Iterator[Span]:
