@@ -96,7 +96,11 @@ HTTP = (
         "slow_readers_cut",
     ),
     Shown(
-        counter("headrace_http_streamed_tokens_total", "Tokens of answers given whole.", "process"),
+        counter(
+            "headrace_http_streamed_tokens_total",
+            "Tokens of choices whose end was handed to a client, streamed or not.",
+            "process",
+        ),
         "streamed_tokens",
     ),
 )
