@@ -2,172 +2,30 @@
 
 Owns: the table of live operations, which tokenizer serves which, and their ends: whatever happens
 to a tokenizer, an operation gets a terminal event. Never knows: HTTP. One task a tokenizer reads
-its port and puts the events into the queues of the operations; a reader is woken once for all that
-a step brought.
-
-    generate ─► Queued ─► Started ─► Chunk … Chunk (a finish_reason for each choice)
-    Failed ends it anywhere
+its port and puts the events into the queues of the operations (`frontends.operation`); a reader is
+woken once for all that a step brought.
 """
 
 import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 from core.clock import NS_PER_S, Clock
 from core.errors import RETRY_AFTER_MS, Rejection, RejectionReason
-from core.messages.http import (
-    Chunk,
-    Chunks,
-    Detokenized,
-    Failed,
-    Queued,
-    Started,
-    ToHttp,
-    Tokenized,
-)
+from core.messages.http import Chunks, Detokenized, Failed, ToHttp, Tokenized
 from core.messages.tokenizer import Cancel, Detokenize, Generate, Tokenize
+from frontends.operation import Event, Operation
 from frontends.tokenizer_link import EnginePort, TokenizerLink
 from ipc.errors import FrameError
 
-Event = Queued | Started | Chunk | Failed | Tokenized | Detokenized
-
-QUEUE_CAPACITY = 512
-QUEUE_CAPACITY_PER_CHOICE = 64
 RECEIVE_LIMIT = 64
 OVERDUE_GRACE_NS = 10 * NS_PER_S
 CALL_TIMEOUT_NS = 60 * NS_PER_S
 RESEND_S = 0.01
 
-
-_Link: TypeAlias = TokenizerLink["Operation"]
-
-
-class OperationClosedError(Exception):
-    """The operation was cancelled from this side; no event will come."""
-
-
-class Operation:
-    """One request on its way through the engine; leaving its `with` block cancels the rest.
-
-    `on_overflow` is called when the reader takes so little that its bounded queue is full; the
-    operation is cancelled then.
-    """
-
-    __slots__ = (
-        "_capacity",
-        "_client",
-        "_events",
-        "_is_closed",
-        "_link",
-        "_num_open",
-        "_waiter",
-        "give_up_ns",
-        "on_overflow",
-        "operation_id",
-    )
-
-    def __init__(
-        self, client: "EngineClient", operation_id: str, num_choices: int, give_up_ns: int
-    ) -> None:
-        self.operation_id = operation_id
-        self.give_up_ns = give_up_ns
-        self.on_overflow: Callable[[], None] | None = None
-        self._client = client
-        self._link: _Link | None = None
-        self._num_open = num_choices
-        self._capacity = QUEUE_CAPACITY + QUEUE_CAPACITY_PER_CHOICE * num_choices
-        self._events: list[Event] = []
-        self._waiter: asyncio.Future[None] | None = None
-        self._is_closed = False
-
-    @property
-    def is_finished(self) -> bool:
-        """True when all choices have ended; the events may still wait to be read."""
-        return self._num_open == 0
-
-    @property
-    def num_unread(self) -> int:
-        """Events that have come and were not taken yet."""
-        return len(self._events)
-
-    async def next_events(self, timeout_s: float | None = None) -> list[Event]:
-        """Return all events that have come, waiting for the first; empty after `timeout_s`.
-
-        Without a timeout the wait ends at `give_up_ns` (see `EngineClient.tick`). Raises
-        OperationClosedError after `cancel`.
-        """
-        if not self._events and not self._is_closed:
-            await self._wait(timeout_s)
-        if self._is_closed:
-            raise OperationClosedError
-        events, self._events = self._events, []
-        return events
-
-    def cancel(self) -> None:
-        """End the operation from this side, if it has not ended; the tokenizer is told at once."""
-        if not self._is_closed and not self.is_finished:
-            self._client.send_cancel(self)
-            self._num_open = 0
-        self._is_closed = True
-        self._wake()
-
-    def push(self, event: Event) -> None:
-        """Take in an event from the engine."""
-        if self.is_finished:
-            return
-        self._events.append(event)
-        if isinstance(event, Chunk):
-            self._num_open -= bool(event.finish_reason)
-        elif not isinstance(event, Queued | Started):
-            self._num_open = 0
-        if self.is_finished:
-            self._client.forget(self)
-        if len(self._events) > self._capacity and self.on_overflow is not None:
-            self.cancel()
-            self.on_overflow()
-        self._wake()
-
-    def attach(self, link: _Link) -> None:
-        """Note the tokenizer that serves this operation."""
-        self._link = link
-        link.operations[self.operation_id] = self
-
-    def detach(self) -> _Link | None:
-        """Leave the tokenizer; return it, or None if the operation was not with one."""
-        link, self._link = self._link, None
-        if link is not None:
-            del link.operations[self.operation_id]
-        return link
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.cancel()
-
-    async def _wait(self, timeout_s: float | None) -> None:
-        assert self._waiter is None, "two tasks read one operation"
-        loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
-        timer = loop.call_later(timeout_s, self._wake) if timeout_s is not None else None
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-            if timer is not None:
-                timer.cancel()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+_Link: TypeAlias = TokenizerLink[Operation]
 
 
 @dataclass(frozen=True, slots=True)

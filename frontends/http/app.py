@@ -12,7 +12,6 @@ from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
 from core.errors import Rejection, RejectionReason
-from frontends.engine_client import OperationClosedError
 from frontends.http.auth import Authenticator
 from frontends.http.errors import (
     SERVER,
@@ -26,6 +25,7 @@ from frontends.http.lifecycle import Lifecycle
 from frontends.http.origin import HostList
 from frontends.http.request_id import request_id_for
 from frontends.http.telemetry import Telemetry
+from frontends.operation import OperationClosedError
 
 logger = logging.getLogger("headrace.http")
 

@@ -12,12 +12,10 @@ from core.messages.http import Chunk, Chunks, Failed, Queued, Started, ToHttp
 from core.messages.tokenizer import Cancel, Generate, TextPrompt, ToTokenizer
 from core.sampling_params import SamplingParams
 from core.tenancy import TrafficClass
-from frontends.engine_client import (
-    OVERDUE_GRACE_NS,
+from frontends.engine_client import OVERDUE_GRACE_NS, RESEND_S, EngineClient
+from frontends.operation import (
     QUEUE_CAPACITY,
     QUEUE_CAPACITY_PER_CHOICE,
-    RESEND_S,
-    EngineClient,
     Operation,
     OperationClosedError,
 )
