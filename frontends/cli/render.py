@@ -12,14 +12,16 @@ from ipc.control.declaration import Command
 
 NOTHING = "-"
 INDENT = "  "
+TEXTS = "list of texts"  # the declared type of what is shown in one line, however many there are
 
 
 def render_result(command: Command, result: Mapping[str, object], terminal: Terminal) -> str:
     """Return a result as text, declared fields first, in their order."""
     declared = [field.name for field in command.result if field.name in result]
     names = [*declared, *(name for name in result if name not in declared)]
-    plain = [name for name in names if not is_nested(result[name])]
-    nested = [name for name in names if is_nested(result[name])]
+    texts = {field.name for field in command.result if field.type == TEXTS}
+    nested = [name for name in names if is_nested(result[name]) and name not in texts]
+    plain = [name for name in names if name not in nested]
     parts = ["\n".join(field_lines({name: result[name] for name in plain}, terminal))]
     parts += [section(name, result[name], terminal) for name in nested]
     return "\n\n".join(part for part in parts if part) + "\n"

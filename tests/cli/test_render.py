@@ -15,6 +15,7 @@ COMMAND = Command(
         ResultField("name", "text", "a name"),
         ResultField("rows", "list of records", "some rows"),
         ResultField("load", "record", "some numbers"),
+        ResultField("late", "list of texts", "some names"),
     ),
 )
 
@@ -35,6 +36,12 @@ def test_records_are_a_table_with_numbers_to_the_right() -> None:
     """Columns are aligned, and a missing value is a dash."""
     text = rendered({"rows": [{"id": "a", "n": 5}, {"id": "bcd", "n": 1234}, {"id": "e"}]})
     assert text.splitlines() == ["rows", "  id      n", "  a       5", "  bcd  1234", "  e       -"]
+
+
+def test_texts_are_told_in_one_line() -> None:
+    """As many as there are, and none is a dash like every other value that is missing."""
+    assert rendered({"late": ["http.0", "scheduler"]}) == "late  http.0, scheduler\n"
+    assert rendered({"late": []}) == "late  -\n"
 
 
 def test_records_with_records_in_them_are_a_block_each() -> None:
