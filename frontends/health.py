@@ -10,6 +10,7 @@ was, so every age here is measured from stamps on the page to now, never taken f
 duration.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -130,9 +131,10 @@ def progress_faults(boards: Boards, limits: SupervisionConfig) -> Iterator[str]:
     scheduler, limit_s = page.record, limits.progress_limit_ms / 1000
     for index, row in enumerate(scheduler["replicas"][: int(scheduler["num_replicas"])]):
         yield from replica_faults(boards, index, row, limit_s)
-    waited_s = oldest_wait_s(boards)
-    if waited_s > limit_s and last_step_age_s(boards) > limit_s:
-        yield f"requests have waited for {waited_s:.1f} s and no step has ended for as long"
+    waited_s, step_age_s = oldest_wait_s(boards), last_step_age_s(boards)
+    if waited_s > limit_s and step_age_s > limit_s:
+        since = "yet" if math.isinf(step_age_s) else f"for {step_age_s:.1f} s"
+        yield f"a request has waited for {waited_s:.1f} s and no step has ended {since}"
 
 
 def replica_faults(boards: Boards, index: int, row: np.void, limit_s: float) -> Iterator[str]:

@@ -141,6 +141,7 @@ def test_requests_that_wait_while_no_step_ends_are_no_progress() -> None:
     """A scheduler that has stopped planning is seen by those who wait."""
     row = replica_fields(last_step_ns=NOW_NS - 7 * NS_PER_S)
     waiting = with_scheduler(replicas=[row], num_waiting=1, oldest_wait_ns=6 * NS_PER_S)
-    assert not health(waiting).progress.ok
+    reasons = health(waiting).progress.reasons
+    assert reasons == ("a request has waited for 6.0 s and no step has ended for 7.0 s",)
     stepping = with_scheduler(num_waiting=1, oldest_wait_ns=6 * NS_PER_S)
     assert health(stepping).progress.ok
