@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from enum import IntEnum
 
 from core.config_checks import in_range, is_name, one_of, sha256_faults
+from core.tenant_rows import OTHER_NAME
 
 MAX_TENANTS = 4096
 DEFAULT_TENANT = "default"
@@ -211,6 +212,8 @@ class TenantConfig:
         path = f"tenants[{self.name}]"
         if not is_name(self.name, 63, "-_."):
             yield f"{path}.name must be 1 to 63 letters, digits, '-', '_' or '.'"
+        if self.name == OTHER_NAME:
+            yield f"{path}.name is what tenants without a row of their own are counted under"
         for name in self.classes:
             yield from one_of(f"{path}.classes", name, CLASS_NAMES)
         if not self.classes:

@@ -50,6 +50,7 @@ CONTRADICTIONS = [
         "tenants[a].max_queued_requests = -1",
     ),
     (TenantConfig(name="no name"), "tenants[no name].name must be"),
+    (TenantConfig(name="_other"), "tenants[_other].name is what tenants without a row"),
 ]
 
 
