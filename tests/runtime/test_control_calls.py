@@ -123,8 +123,17 @@ def test_a_tenants_cache_is_dropped_and_the_others_stay() -> None:
     assert done(engine, "cache-drop") == {"dropped_blocks": cached["zeta"]}
     engine.run()
     assert done(engine, "cache-stats")["hit_tokens"] != 0
-    for command in ("cache-drop", "cache-stats"):
-        assert ask(engine, command, tenant="nobody").code == ReplyCode.NOT_FOUND
+
+
+@pytest.mark.parametrize("command", ["cache-drop", "cache-stats", "cancel", "requests"])
+def test_a_tenant_that_nobody_is_is_not_found(command: str) -> None:
+    """A mistyped name is not answered as if there were nothing to be done or seen."""
+    engine = engine_of()
+    engine.submit(engine.make_request(1, PROMPT, 2, sampling=FOREVER, tenant="acme"))
+    reply = ask(engine, command, tenant="acne")
+    assert reply.code == ReplyCode.NOT_FOUND
+    assert "'acne'" in reply.error
+    assert not ask(engine, command, tenant="acme").error
 
 
 def cached_blocks(engine: CheckedEngine, **args: object) -> int:

@@ -13,7 +13,7 @@ from ipc.control.declaration import NotFoundError
 
 def cancel(question: Question) -> Record:
     """End requests by operation id or number, compared whole, or all of a tenant."""
-    wanted, tenant = question.text("request"), question.text("tenant")
+    wanted, tenant = question.text("request"), question.tenant()
     if wanted is not None:
         views = question.named(wanted)
         events: list[ev.Event] = [ev.Abort(view.request_id, question.now_ns) for view in views]
@@ -49,9 +49,7 @@ def undrain(question: Question) -> Record:
 
 def cache_drop(question: Question) -> Record:
     """Forget cached prefixes, of one tenant or all; blocks in use stay with their requests."""
-    tenant, core = question.text("tenant"), question.core
-    if tenant is not None and tenant not in core.limits.tenants:
-        raise NotFoundError(f"cache-drop: there is no tenant {tenant!r}: `tenants` lists them")
+    tenant, core = question.tenant(), question.core
     before = sum(each.num_cached_blocks for each in core.cache_statistics(tenant))
     core.on_events([ev.DropCache(tenant)], question.now_ns)
     return {"dropped_blocks": before}

@@ -23,7 +23,7 @@ NS_PER_US = 1000
 
 def requests(question: Question) -> Record:
     """Return the live requests."""
-    views = question.live(question.text("tenant"))
+    views = question.live(question.tenant())
     listed = views[: question.number("limit", DEFAULT_LIMIT)]
     return {"requests": [_row(question, view) for view in listed], "total": len(views)}
 
@@ -69,9 +69,7 @@ def record_trace(question: Question) -> Record:
 
 def cache_stats(question: Question) -> Record:
     """Return what is cached of prompts and outputs, by replica, of one tenant or all."""
-    tenant, core = question.text("tenant"), question.core
-    if tenant is not None and tenant not in core.limits.tenants:
-        raise NotFoundError(f"cache-stats: there is no tenant {tenant!r}: `tenants` lists them")
+    tenant, core = question.tenant(), question.core
     metering = core.metering
     return {
         "replicas": [

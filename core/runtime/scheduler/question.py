@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from core.clock import NS_PER_MS
 from core.engine_core import EngineCore
 from core.scheduler.statistics import RequestView
+from ipc.control.declaration import NotFoundError
 
 Record = dict[str, object]
 
@@ -25,6 +26,15 @@ class Question:
     def text(self, name: str) -> str | None:
         """Return an argument, None if it was not given."""
         return str(self.args[name]) if name in self.args else None
+
+    def tenant(self) -> str | None:
+        """Return the tenant that was asked for, None = all; raises NotFoundError if nobody is
+        called so: neither a tenant nor, after it was removed, one of its requests.
+        """
+        tenant = self.text("tenant")
+        if tenant is None or tenant in self.core.limits.tenants or self.live(tenant):
+            return tenant
+        raise NotFoundError(f"there is no tenant {tenant!r}: `tenants` lists them")
 
     def number(self, name: str, default: int) -> int:
         """Return an integer argument."""
