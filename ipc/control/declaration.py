@@ -97,7 +97,7 @@ class Argument:
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         if self.kind is ArgumentKind.TEXT:
-            return f"text of 1 to {self.max_length} characters"
+            return f"text of 1 to {self.max_length} printable characters"
         kind = "an integer" if self.kind is ArgumentKind.INTEGER else "a number"
         return f"{kind} from {self.minimum:g} to {self.maximum:g}"
 
