@@ -40,6 +40,7 @@ class Offer:
 
     classes: frozenset[int] = frozenset()
     adapters: frozenset[str] = frozenset()
+    model: str = ""  # what it computes; empty = whatever the engine serves
     numerics: str = ""  # outputs of replicas with the same are the same
 
 

@@ -84,11 +84,14 @@ class Routing:
     def accepts(self, replica: Replica, request: Request) -> bool:
         """Tell whether `replica` is a candidate for `request` at all.
 
-        What was begun with certain numerics is not continued with others, as long as there is a
-        replica that has them.
+        Whoever computes another model than the engine serves is one for nobody. What was begun
+        with certain numerics is not continued with others, as long as there is a replica that has
+        them. KV blocks never move between replicas, so their format is no question.
         """
         offer, chosen = replica.offer, self.limits.tenant(request.tenant).replicas
         if chosen and replica.index not in chosen:
+            return False
+        if offer.model and self._settings.model not in ("", offer.model):
             return False
         if offer.classes and request.traffic_class not in offer.classes:
             return False

@@ -29,6 +29,7 @@ class EngineSettings:
     kv_headroom_fraction: float
     max_preemptions: int
     poison_crashes: int
+    model: str = ""  # the one that requests are for; empty = whatever replicas have
     swap_memory_bytes: int = 0
     tuning: PolicyConfig = field(default_factory=PolicyConfig)
     limits: Limits = field(default_factory=Limits)
@@ -70,9 +71,11 @@ class EngineSettings:
         max_model_len: int,
         eos_token_ids: tuple[int, ...],
         digest_secret: bytes,
+        model: str = "",
     ) -> "EngineSettings":
         """Take the checked configuration and what only the model and this boot can tell."""
         return cls(
+            model=model,
             max_model_len=max_model_len,
             max_num_seqs=engine.max_num_seqs,
             max_num_batched_tokens=engine.max_num_batched_tokens,

@@ -127,7 +127,9 @@ def test_what_a_predecessor_published_does_not_count() -> None:
     show_info(info, "m", writer, 1)
     came_up = arrivals([BoardReader(segment, EXECUTOR_PAGE)])
     basis = CostBasis(5.0, 4.0, 3.0, 2.0, 1.0)
-    assert came_up(0, 3) == ReplicaUp(0, 3, 77, basis, 6, 512, Offer(numerics="cpp"), 2.5)
+    assert came_up(0, 3) == ReplicaUp(
+        0, 3, 77, basis, 6, 512, Offer(model="m", numerics="cpp"), 2.5
+    )
     assert came_up(0, 4) is None
 
 
@@ -136,7 +138,7 @@ def test_an_executor_that_measured_nothing_comes_up_without_costs() -> None:
     segment = anonymous_segment(board_layout(EXECUTOR_PAGE))
     show_info(make_info(77, None), "m", BoardWriter(segment, EXECUTOR_PAGE, epoch=3), 1)
     up = arrivals([BoardReader(segment, EXECUTOR_PAGE)])(0, 3)
-    assert up == ReplicaUp(0, 3, 77, None, offer=Offer(numerics="cpp"))
+    assert up == ReplicaUp(0, 3, 77, None, offer=Offer(model="m", numerics="cpp"))
 
 
 def make_info(num_kv_blocks: int, basis: CostBasis | None) -> ExecutorInfo:

@@ -96,6 +96,29 @@ def test_offers_say_who_is_served() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_replica_with_another_model_serves_nobody(first: int) -> None:
+    """Neither when it is idle nor when it is the last one; who waits for it hears: incompatible."""
+    engine = make_engine(model="ours")
+    up_again(engine, 0, ev.Offer(model="theirs"))
+    up_again(engine, 1, ev.Offer(model="ours"))
+    assert place_of(engine, submit(engine, 1, [10] * 6), first) == 1
+    engine.run()
+    engine.kill(1, gone=True)
+    orphan = submit(engine, 2, [20] * 6)
+    assert place_of(engine, orphan, first) == -1
+    waits = {d.reason for d in engine.core.decisions(0, 99) if d.request_id == 2}
+    assert "incompatible" in waits
+
+
+def test_an_engine_that_knows_no_model_takes_any() -> None:
+    """Where nothing is said of models, none is another one."""
+    engine = make_engine()
+    up_again(engine, 0, ev.Offer(model="theirs"))
+    engine.kill(1, gone=True)
+    assert place_of(engine, submit(engine, 1, [10] * 6)) == 0
+
+
 def test_numerics_are_kept_as_long_as_somebody_has_them() -> None:
     """A request that has outputs goes on where they would be the same; or anywhere, if nowhere."""
     engine = make_engine()

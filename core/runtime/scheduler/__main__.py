@@ -15,6 +15,7 @@ from core.policy.limits import Limits
 from core.runtime.arrays import attach_arenas, attach_rows
 from core.runtime.loop import Wakeups, run_loop
 from core.runtime.scheduler.channels import attach_scheduler
+from core.runtime.scheduler.lifelines import shown_model
 from core.runtime.scheduler.loop import SchedulerLoop
 from core.runtime.scheduler.outbox import Outbox
 from core.runtime.scheduler.page import resumed_metering
@@ -41,6 +42,7 @@ def main(argv: Sequence[str]) -> int:
         max_model_len=card.max_model_len,
         eos_token_ids=card.eos_token_ids,
         digest_secret=card.digest_secret,
+        model=shown_model(card.name),
     )
     metering = resumed_metering(channels.page.predecessor)
     loop = SchedulerLoop(

@@ -11,6 +11,7 @@ from core.peers import PeerTable
 from core.policy.cost_model import CostBasis
 from core.scheduler.events import Event, Offer, ReplicaDown, ReplicaGone, ReplicaUp, TokenizerDown
 from ipc.board import BoardReader
+from ipc.pages import EXECUTOR_PAGE
 
 CameUp = Callable[[int, int], ReplicaUp | None]
 
@@ -57,6 +58,11 @@ class Lifelines:
             yield event
 
 
+def shown_model(name: str) -> str:
+    """Return a model's name as far as an executor's page shows it."""
+    return name.encode()[: EXECUTOR_PAGE["model"].itemsize].decode(errors="ignore")
+
+
 def arrivals(pages: Sequence[BoardReader]) -> CameUp:
     """Return the function that reads from the executors' pages what has come up."""
 
@@ -74,7 +80,10 @@ def arrivals(pages: Sequence[BoardReader]) -> CameUp:
             num_host_blocks=int(page["num_host_blocks"]),
             block_bytes=int(page["block_bytes"]),
             swap_gb_per_s=float(page["swap_gb_per_s"]),
-            offer=Offer(numerics=page["kernel_path"].item().decode()),
+            offer=Offer(
+                model=page["model"].item().decode(errors="ignore"),
+                numerics=page["kernel_path"].item().decode(),
+            ),
         )
 
     return came_up
