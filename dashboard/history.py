@@ -44,12 +44,11 @@ class Sample:
     """One point of every trend."""
 
     taken_s: float
-    generated: float | None
-    prompt: float | None
-    ttft_p95_s: float | None
-    itl_p95_s: float | None
-    step_p50_s: float | None
-    kv_usage: float | None
+    generated: float | None = None
+    prompt: float | None = None
+    ttft_p95_s: float | None = None
+    itl_p95_s: float | None = None
+    step_p50_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +184,7 @@ def _added(now: Mapping[str, int], then: Mapping[str, int]) -> dict[str, int]:
 def _sample(view: View) -> Sample:
     frame = view.frame
     if frame.liveness is not Liveness.LIVE:
-        return Sample(frame.taken_s, *[None] * 6)
-    usage = frame.held_blocks / frame.num_blocks if frame.num_blocks else None
+        return Sample(frame.taken_s)
     return Sample(
         frame.taken_s,
         view.generated,
@@ -194,5 +192,4 @@ def _sample(view: View) -> Sample:
         view.ttft.p95_s,
         view.itl.p95_s,
         view.step.p50_s,
-        usage,
     )

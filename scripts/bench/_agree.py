@@ -264,6 +264,15 @@ async def compare(engine: Engine, requests: int, seed: int, victim: str) -> dict
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         places = await read_places(engine, http, admin)
+    return figures_of(places, counts, watch) | {
+        "requests": requests,
+        "scrapes": watch.num_scrapes,
+        "restarts": restarts_of(places, victim),
+    }
+
+
+def figures_of(places: Places, counts: dict[str, Counts], watch: Watch) -> dict[str, Any]:
+    """Return what clients got, and what differs between any two places."""
     found = {
         "ports": list(places.differences_of_ports()),
         "status": list(places.differences_of_status()),
@@ -278,19 +287,21 @@ async def compare(engine: Engine, requests: int, seed: int, victim: str) -> dict
     reasons = Counter[str]()
     for each in counts.values():
         reasons.update(each.rejections)
-    restarts = places.http.by_label("headrace_process_restarts_total", "process")
     return {
-        "requests": requests,
         "completed": sum(each.completed for each in counts.values()),
         "cut": sum(each.cut for each in counts.values()),
         "refused": dict(reasons),
         "reasons": len(reasons),
-        "scrapes": watch.num_scrapes,
         "series": len(places.http.values),
-        "restarts": sum(n for process, n in restarts.items() if process.startswith(victim)),
         "differences": {name: len(lines) for name, lines in found.items()},
         "details": {name: lines[:20] for name, lines in found.items() if lines},
     }
+
+
+def restarts_of(places: Places, victim: str) -> float:
+    """Return how often processes of a kind were restarted."""
+    restarts = places.http.by_label("headrace_process_restarts_total", "process")
+    return sum(times for process, times in restarts.items() if process.startswith(victim))
 
 
 async def run(args: argparse.Namespace) -> dict[str, Any]:
