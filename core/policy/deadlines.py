@@ -1,16 +1,15 @@
 """Until when waiting requests must have started, and how much work is due until when.
 
-Owns: a heap on the latest start of each request, and the work of each class by deadline. Never
+Owns: a heap on the latest start of each request, and work by when it is due. Never
 knows: why a deadline matters, what happens when it passes. Both change only when a request comes or
 goes, in O(log n), and nothing is looked at a step but the top of the heap.
 
     LatestStarts   whose time is up?                          a heap with lazy deletion
     FenwickTree    Σ amounts up to an index                   (Fenwick 1994), sparse
-    Demand         work due until then; which later deadlines does more work hurt?
+    Demand         work due until then                        in buckets
 """
 
 import heapq
-from bisect import bisect_right, insort
 
 from core.request import Request
 
@@ -73,7 +72,8 @@ class FenwickTree:
 
     def __init__(self, bits: int = TREE_BITS) -> None:
         """Start with zeros, 2^bits of them."""
-        self._size = 1 << bits
+        self._num_entries = 1 << bits
+        self._size = 1  # entries that the nodes reach, a power of two: it grows with the indexes
         self._sums: dict[int, int] = {}  # by node; the sum of the entries that it covers
 
     def __len__(self) -> int:
@@ -83,8 +83,10 @@ class FenwickTree:
     def add(self, index: int, amount: int) -> None:
         """Add `amount` to an entry."""
         node, sums = index + 1, self._sums
-        assert 0 < node < self._size, index
-        while node < self._size:
+        assert 0 < node < self._num_entries, index
+        while self._size < node:
+            self._double()
+        while node <= self._size:
             total = sums.get(node, 0) + amount
             if total:
                 sums[node] = total
@@ -94,52 +96,31 @@ class FenwickTree:
 
     def prefix(self, index: int) -> int:
         """Return the sum of all entries up to `index`, itself included."""
-        total, node = 0, index + 1
+        total, node = 0, min(index + 1, self._size)
         while node > 0:
             total += self._sums.get(node, 0)
             node &= node - 1
         return total
 
+    def _double(self) -> None:
+        """Reach twice as far: the last node covers all entries."""
+        total = self._sums.get(self._size, 0)
+        self._size *= 2
+        if total:
+            self._sums[self._size] = total
+
 
 class Demand:
-    """Work by the deadline until which it is due, in buckets of BUCKET_NS."""
+    """Work by when it is due, in buckets of BUCKET_NS."""
 
     def __init__(self) -> None:
         """Start with none."""
         self._tree = FenwickTree()
-        self._counts: dict[int, int] = {}  # requests by bucket
-        self._buckets: list[int] = []  # those with requests, in order
 
-    def add(self, deadline_ns: int, work: int) -> None:
-        """Add a request."""
-        bucket = deadline_ns // BUCKET_NS
-        self._tree.add(bucket, work)
-        if bucket not in self._counts:
-            insort(self._buckets, bucket)
-        self._counts[bucket] = self._counts.get(bucket, 0) + 1
+    def add(self, due_ns: int, work: int) -> None:
+        """Add work, or take back what was added with the same time."""
+        self._tree.add(due_ns // BUCKET_NS, work)
 
-    def remove(self, deadline_ns: int, work: int) -> None:
-        """Take out a request that was added with the same numbers."""
-        bucket = deadline_ns // BUCKET_NS
-        self._tree.add(bucket, -work)
-        self._counts[bucket] -= 1
-        if not self._counts[bucket]:
-            del self._counts[bucket]
-            del self._buckets[bisect_right(self._buckets, bucket) - 1]
-
-    def due_by(self, deadline_ns: int) -> int:
-        """Return the work due until `deadline_ns`, and all of that in its bucket."""
-        return self._tree.prefix(deadline_ns // BUCKET_NS)
-
-    def later(self, deadline_ns: int, limit: int) -> list[tuple[int, int]]:
-        """Return (deadline, work due by then) of up to `limit` later buckets with requests.
-
-        The deadline of a bucket is its beginning: none in it is due earlier.
-        """
-        first = bisect_right(self._buckets, deadline_ns // BUCKET_NS)
-        chosen = self._buckets[first : first + limit]
-        return [(bucket * BUCKET_NS, self._tree.prefix(bucket)) for bucket in chosen]
-
-    def num_later(self, deadline_ns: int) -> int:
-        """Return the number of later buckets with requests."""
-        return len(self._buckets) - bisect_right(self._buckets, deadline_ns // BUCKET_NS)
+    def due_by(self, due_ns: int) -> int:
+        """Return the work due until `due_ns`, and all of that in its bucket."""
+        return self._tree.prefix(due_ns // BUCKET_NS)

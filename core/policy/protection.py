@@ -24,11 +24,12 @@ from core.policy.deadlines import Demand
 from core.policy.flows import Flows, due_ns
 from core.policy.limits import Limits
 from core.policy.place_queue import Place, PlaceQueue
+from core.policy.precedence import Precedence
 from core.policy.prefill_rate import PrefillRate
 from core.policy.shares import Shares
 from core.policy.under_way import UnderWay
 from core.request import Request
-from core.tenancy import NUM_CLASSES, ClassConfig, TrafficClass
+from core.tenancy import NUM_CLASSES, TrafficClass
 
 LONGEST_STEP_NS = 500 * NS_PER_MS
 RATE_SHARE = 0.7  # of the cautious rate: decodes beside prompts become more
@@ -49,8 +50,10 @@ class Protection:
         self._shares = shares
         self._rate = rate
         self._under_way = under_way
-        self._demands = [Demand() for _ in TrafficClass]  # of all that wait with a deadline
-        self._flow_tokens: dict[int, int] = {}  # the same by flow
+        self._precedence = Precedence(shares.limits)
+        self._of_all = Demand()  # what waits with a deadline
+        self._of_class = [Demand() for _ in TrafficClass]
+        self._flow_tokens: dict[int, int] = {}
         self._weights: list[float] = []  # of tenants; known until one comes or limits change
         self._weights_of: tuple[Limits, int, int] | None = None
         self._seen_ns = [UNKNOWN_NS] * NUM_CLASSES  # the last promise seen of each class
@@ -59,7 +62,8 @@ class Protection:
         self._places: list[list[tuple[int, int, Request]]] = [[] for _ in TrafficClass]  # the same
 
     def configure(self, company: Company) -> None:
-        """Take over how long classes may wait for company."""
+        """Take over which classes go before others, and how long they may wait for company."""
+        self._precedence = Precedence(self._shares.limits)
         self._company_ns = [company.longest_ns(each) for each in TrafficClass]
 
     def place_ns(self, request: Request, wanted_ns: int, now_ns: int) -> int:
@@ -68,21 +72,26 @@ class Protection:
         """
         place_ns = wanted_ns
         for traffic_class in TrafficClass:
-            if not self._goes_before(request.traffic_class, traffic_class):
-                place_ns = self._behind(traffic_class, request, place_ns, now_ns)
+            if not self._precedence.goes_before(request.traffic_class, traffic_class):
+                place_ns = self._behind(traffic_class, request.num_tokens, place_ns, now_ns)
         return place_ns
 
     def add(self, request: Request, now_ns: int) -> None:
         """Take in a waiting request with a deadline."""
         traffic_class, flow = request.traffic_class, request.flow
         self._seen_ns[traffic_class] = request.ttft_deadline_ns - request.arrival_ns
-        self._demands[traffic_class].add(due_ns(request), request.num_tokens)
+        self._of_all.add(due_ns(request), request.num_tokens)
+        self._of_class[traffic_class].add(due_ns(request), request.num_tokens)
         self._flow_tokens[flow] = self._flow_tokens.get(flow, 0) + request.num_tokens
         if self._holds(request, now_ns):
-            self.protected.add(request)
-            self._flows.num_protected[flow] += 1
-            self._by_deadline.add(request)
-            insort(self._places[traffic_class], _place(request))
+            self.protect(request)
+
+    def protect(self, request: Request) -> None:
+        """Give a waiting request the word that nobody who comes will make it late."""
+        self.protected.add(request)
+        self._flows.num_protected[request.flow] += 1
+        self._by_deadline.add(request)
+        insort(self._places[request.traffic_class], _place(request))
 
     def remove(self, request: Request) -> None:
         """Forget it."""
@@ -92,7 +101,8 @@ class Protection:
             self._by_deadline.remove(request)
             places = self._places[request.traffic_class]
             del places[bisect_left(places, _place(request))]
-        self._demands[request.traffic_class].add(due_ns(request), -request.num_tokens)
+        self._of_all.add(due_ns(request), -request.num_tokens)
+        self._of_class[request.traffic_class].add(due_ns(request), -request.num_tokens)
         self._flow_tokens[request.flow] -= request.num_tokens
         if not self._flow_tokens[request.flow]:
             del self._flow_tokens[request.flow]
@@ -118,76 +128,46 @@ class Protection:
     def _holds(self, request: Request, now_ns: int) -> bool:
         """Apply the demand test."""
         place_ns, own_class = due_ns(request), request.traffic_class
-        if not self._is_in_time(request, place_ns, 0, now_ns):
-            return False
         left_s = (request.ttft_deadline_ns - self._begin_ns(own_class, now_ns)) / NS_PER_S
-        class_tokens = self._demands[own_class].due_by(place_ns)
+        rate = RATE_SHARE * self._rate.cautious()
+        share = self._precedence.left[own_class]
+        due = self._tokens_until(place_ns)
+        if due > rate * share * left_s:
+            return False
+        class_tokens = self._of_class[own_class].due_by(place_ns)
         class_tokens += self._under_way.tokens_until(place_ns)
         own_tokens = self._flow_tokens[request.flow]
         own_tokens += sum(each.num_tokens for each in self._under_way.of_flow(request.flow))
-        possible = RATE_SHARE * self._rate.cautious() * left_s
-        return self._is_within_share(request, class_tokens, own_tokens, possible)
+        return self._is_within_share(request, class_tokens, own_tokens, rate * left_s)
 
     def _behind(
-        self, traffic_class: TrafficClass, request: Request, wanted_ns: int, now_ns: int
+        self, traffic_class: TrafficClass, num_tokens: int, wanted_ns: int, now_ns: int
     ) -> int:
         """Return `wanted_ns`, or the place behind the last protected one of a class that would be
-        late for `request`.
+        late with `num_tokens` before it.
         """
         places = self._places[traffic_class]
         first = bisect_left(places, (wanted_ns,))
         looked_at = max(first, len(places) - MAX_LATER)
+        rate = RATE_SHARE * self._rate.cautious() * self._precedence.left[traffic_class]
+        begin_ns = self._begin_ns(traffic_class, now_ns)
         for place_ns, _, later in reversed(places[looked_at:]):
-            if not self._is_in_time(later, place_ns, request.num_tokens, now_ns):
+            due = self._tokens_until(place_ns) + num_tokens
+            if due > rate * (later.ttft_deadline_ns - begin_ns) / NS_PER_S:
                 return place_ns + 1
         return wanted_ns if looked_at == first else places[looked_at - 1][0] + 1
 
-    def _is_in_time(self, request: Request, place_ns: int, more_tokens: int, now_ns: int) -> bool:
-        """Tell whether a waiting request is in time with `more_tokens` before it."""
-        rate = RATE_SHARE * self._rate.cautious()
-        share = 1 - sum(self._taken_before(request.traffic_class))
-        left_ns = request.ttft_deadline_ns - self._begin_ns(request.traffic_class, now_ns)
-        due = more_tokens + self._under_way.tokens_until(place_ns)
-        due += sum(each.due_by(place_ns) for each in self._demands)
-        return due <= rate * share * left_ns / NS_PER_S
+    def _tokens_until(self, place_ns: int) -> int:
+        """Return the tokens that stand up to a place in the order, under way or waiting."""
+        return self._under_way.tokens_until(place_ns) + self._of_all.due_by(place_ns)
 
     def _begin_ns(self, traffic_class: TrafficClass, now_ns: int) -> int:
         """Return when a class will begin to have what others leave of the rate, at the latest."""
-        limits = self._shares.limits
         begin_ns = now_ns + LONGEST_STEP_NS + self._company_ns[traffic_class]
-        before = [each for each in TrafficClass if self._goes_before(each, traffic_class)]
-        if all(limits.of(each).strict_first for each in before):
+        if not self._precedence.waits_for_windows[traffic_class]:
             return begin_ns
         tokens = self._shares.class_window / max(1.0, self._shares.book.prices.prefill_token)
         return begin_ns + int(tokens / max(1.0, self._rate.total()) * NS_PER_S)
-
-    def _goes_before(self, first: TrafficClass, second: TrafficClass) -> bool:
-        """Tell whether a class stands before another one whatever is due when."""
-        limits = self._shares.limits
-        one, other = limits.of(first), limits.of(second)
-        if first == second or other.strict_first:
-            return False
-        return one.strict_first or _promise_ms(one) < _promise_ms(other)
-
-    def _taken_before(self, traffic_class: TrafficClass) -> list[float]:
-        """Return the shares of the rate that other classes have before one."""
-        limits, taken = self._shares.limits, []
-        for each in TrafficClass:
-            config = limits.of(each)
-            if config.strict_first:
-                taken.append(config.max_step_fraction if each != traffic_class else 0.0)
-            elif self._goes_before(each, traffic_class):
-                taken.append(self._class_share(each))
-            elif each != traffic_class:
-                taken.append(config.reserved_step_fraction)
-        return taken
-
-    def _class_share(self, traffic_class: TrafficClass) -> float:
-        """Return what a class can have of the rate at the least."""
-        limits = self._shares.limits
-        weights = [limits.of(each).weight for each in TrafficClass]
-        own = limits.of(traffic_class)
-        return max(own.weight / sum(weights), own.reserved_step_fraction)
 
     def _is_within_share(
         self, request: Request, class_tokens: int, own_tokens: int, possible: float
@@ -200,7 +180,7 @@ class Protection:
         own = weights[request.traffic_class]
         most = max(
             WINDOW_SHARE * shares.class_window,
-            possible * price * self._class_share(request.traffic_class) * max(weights) / own,
+            possible * price * self._precedence.share(request.traffic_class) * max(weights) / own,
         )
         lead = int(shares.class_leads()[request.traffic_class])
         if lead + class_tokens * price * max(weights) / own > most:
@@ -218,8 +198,3 @@ def _deadline(request: Request) -> Place:
 
 def _place(request: Request) -> tuple[int, int, Request]:
     return (due_ns(request), request.order, request)
-
-
-def _promise_ms(config: ClassConfig) -> int:
-    """Return the promised time to the first token; without one it is longer than all others."""
-    return config.ttft_ms or UNKNOWN_NS

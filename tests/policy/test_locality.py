@@ -187,6 +187,4 @@ def test_a_step_looks_at_a_bounded_number_of_requests() -> None:
 
 def protect(rig: Rig, request: Request) -> None:
     """Let a waiting `request` have passed the demand test."""
-    protection = rig.policy._shedding.protection
-    protection.protected.add(request)
-    protection._by_deadline.add(request)
+    rig.policy._shedding.protection.protect(request)

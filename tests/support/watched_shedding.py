@@ -5,14 +5,17 @@ from dataclasses import replace
 from core.engine_core import policy_settings
 from core.policy.headrace import HeadracePolicy
 from core.policy.limits import Limits
+from core.policy.locality import Locality
 from core.policy.settings import PolicySettings
 from core.policy.shedding import Shedding
 from core.request import Request
+from core.simulation.cases import promising
 from core.simulation.history import History
 from core.simulation.noise import NoiseSettings
 from core.simulation.policies import prepare
 from core.simulation.run import Simulation
 from core.simulation.workload import Workload
+from core.tenancy import ClassesConfig
 from tests.support.workloads import simulated_settings
 
 MAX_TOKENS = 4096
@@ -46,6 +49,8 @@ class WatchedHeadrace(HeadracePolicy):
         super().__init__(settings, machine if is_calibrated else None)
         self._shedding = SparingShedding(settings, self._flows, self._shares, self._models)
         self._shedding.spared = spared
+        self._shedding.protection.configure(self._company)
+        self._locality = Locality(settings, self._flows, self._shedding.protection)
         self.protected: set[int] = set()
         self.refused: dict[int, Request] = {}
 
@@ -60,6 +65,14 @@ class WatchedHeadrace(HeadracePolicy):
             self.refused[request.request_id] = request
 
 
+def promised_limits(workload: Workload) -> Limits:
+    """Return the usual classes with the promises of `workload`."""
+    classes = ClassesConfig()
+    for each, promise in workload.promises.items():
+        classes = replace(classes, **{each.label: promising(classes.of(each), promise)})
+    return Limits(classes)
+
+
 def watch(
     workload: Workload,
     *,
@@ -70,7 +83,7 @@ def watch(
     is_calibrated: bool = True,
 ) -> tuple[History, WatchedHeadrace]:
     """Run `workload` on the round machine to the end, with a prefix cache if prompts share any."""
-    limits = limits or Limits()
+    limits = limits or promised_limits(workload)
     settings = simulated_settings(
         limits=limits,
         max_model_len=16384,
