@@ -104,6 +104,9 @@ def test_readonly_gives_no_command_that_changes_anything(play: Play) -> None:
         await stage.until_shown("read-only")
         await stage.press("colon", *"events", "enter")
         await stage.until_shown("total")
+        await stage.press("escape", "1")
+        await stage.pass_time(1.0)
+        assert "paused: acme" not in stage.text
 
     play(acts, readonly=True)
 

@@ -99,9 +99,12 @@ def test_an_extra_tensor_is_named(directory: Path) -> None:
 
 def test_a_copy_of_the_tied_head_is_ignored(directory: Path) -> None:
     """Files that store the tied head twice are fine, and so are old rotary tables."""
+    plain = load(directory).num_bytes
     change(directory, "lm_head.weight", torch.ones(300, 64))
     change(directory, "model.layers.0.self_attn.rotary_emb.inv_freq", torch.ones(8))
-    load(directory)
+    weights = load(directory)
+    assert weights.head is weights.embedding
+    assert weights.num_bytes == plain
 
 
 def test_a_wrong_shape_is_named(directory: Path) -> None:

@@ -219,6 +219,8 @@ def test_a_new_scheduler_knows_nothing_of_the_host() -> None:
     engine.owners.clear()
     engine.submit(resumed)
     engine.run()
+    assert_right(engine, resumed)
+    assert engine.metering.swapped_in_tokens == 0
     engine.core.check_integrity()
     assert_right(engine, resumed)
 
