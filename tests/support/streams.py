@@ -21,6 +21,7 @@ class Stream:
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
     finish_reason: str = ""
+    completion_tokens: int = -1  # as the usage says, if it was asked for
     error: Json | None = None  # an error event
     refusal: Json | None = None  # an error status instead of a stream
     is_broken: bool = False  # the connection ended in the middle
@@ -41,6 +42,8 @@ class Stream:
         if "error" in event:
             self.error = event["error"]
             return
+        if event.get("usage"):
+            self.completion_tokens = event["usage"]["completion_tokens"]
         for choice in event["choices"]:
             self.token_ids += choice.get("token_ids") or []
             self.text += choice["text"]

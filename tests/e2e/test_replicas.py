@@ -1,0 +1,79 @@
+"""Two executors, as replicas or as ranks of one: killing one under load costs nobody a token.
+
+How: as in `test_kill`; and what the engine counts is compared with what the clients were given.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.engine import Engine, Json, running_engine, wait_until
+from tests.support.streams import join, start_streams, wait_for_tokens
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+NUM_TOKENS = 100
+BODIES: list[Json] = [
+    {
+        "prompt": "once upon a time " * (1 + 2 * k),
+        "max_tokens": NUM_TOKENS,
+        "seed": k,
+        "temperature": k % 2,
+        "ignore_eos": True,
+        "return_token_ids": True,
+        "stream_options": {"include_usage": True},
+    }
+    for k in range(6)
+]
+WAYS = {
+    "replicas": ("engine.replicas=2", "executor.1.0"),
+    "ranks": ("engine.tensor_parallel=2", "executor.0.1"),
+}
+
+
+@pytest.fixture(scope="module", params=sorted(WAYS))
+def way(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny_model: Path
+) -> Iterator[tuple[Engine, str]]:
+    """Return an engine with two executors, and the one to kill."""
+    setting, victim = WAYS[request.param]
+    overrides = ["engine.executor=local", "engine.dtype=float32", "engine.threads=1", setting]
+    with running_engine(tmp_path_factory.mktemp("home"), tiny_model, overrides) as engine:
+        yield engine, victim
+
+
+def num_generated(engine: Engine) -> int:
+    """Return how many output tokens the engine has counted."""
+    return int(engine.scheduler_page().page["generated_tokens"])
+
+
+def test_the_death_of_one_of_two_executors_loses_and_doubles_nothing(
+    way: tuple[Engine, str],
+) -> None:
+    """Every stream has the tokens of the undisturbed run, and they are counted once."""
+    engine, victim = way
+    undisturbed = join(start_streams(engine.client(), BODIES))
+    assert {len(stream.token_ids) for stream in undisturbed} == {NUM_TOKENS}
+    delivered = NUM_TOKENS * len(BODIES)
+    wait_until(lambda: num_generated(engine) == delivered, "the count of the first run")
+    streams = start_streams(engine.client(), BODIES)
+    wait_for_tokens(streams, 5)
+    row = engine.kill_child(victim)
+    join(streams)
+    assert [stream.error for stream in streams] == [None] * len(streams)
+    assert [s.token_ids for s in streams] == [s.token_ids for s in undisturbed]
+    assert {stream.completion_tokens for stream in streams} == {NUM_TOKENS}
+    engine.wait_restarted(victim, row.epoch)
+    wait_until(lambda: num_generated(engine) == 2 * delivered, "the count of the second run")
+    assert join(start_streams(engine.client(), BODIES[:1]))[0].finish_reason == "length"
+
+
+def test_the_ranks_of_a_replica_are_one_instance(way: tuple[Engine, str]) -> None:
+    """Whoever of a group was restarted, all its members have one epoch."""
+    engine, _ = way
+    epochs: dict[str, set[int]] = {}
+    for child_id, row in engine.children().items():
+        if child_id.startswith("executor."):
+            epochs.setdefault(child_id.split(".")[1], set()).add(row.epoch)
+    assert all(len(found) == 1 for found in epochs.values()), epochs
