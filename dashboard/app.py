@@ -6,10 +6,10 @@ answer. Never knows: what screens draw, or where frames come from.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
@@ -17,6 +17,7 @@ from textual.binding import Binding, BindingType
 from dashboard.commands import Typed, TypingError, parse, question
 from dashboard.export import ExportError, write_csv, write_json
 from dashboard.format import ASCII, Glyphs, duration
+from dashboard.frame import Frame
 from dashboard.history import History, View
 from dashboard.journal import Journal
 from dashboard.keymap import SCREENS
@@ -115,7 +116,7 @@ class DashboardApp(App[None]):
             self.view = view
         self._show(view)
 
-    def _record(self, frame: Any) -> None:
+    def _record(self, frame: Frame) -> None:
         if self._recorder is None:
             return
         try:
@@ -239,7 +240,7 @@ class DashboardApp(App[None]):
         if view is not None:
             self._export(lambda: write_json(self.options.folder, view))
 
-    def _export(self, write: Any) -> None:
+    def _export(self, write: Callable[[], Path]) -> None:
         try:
             self.notify(f"wrote {write()}")
         except ExportError as error:

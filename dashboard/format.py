@@ -75,6 +75,11 @@ def duration(seconds: float | None) -> str:
     return f"{days}d{rest // 3600:02d}h"
 
 
+def milliseconds(value: float) -> str:
+    """Return a time that came in ms."""
+    return duration(value / 1000)
+
+
 def measured(seconds: float | None, bounds_s: Sequence[float]) -> str:
     """Return a quantile of a histogram; within its first bucket nothing more is known of it."""
     if seconds is not None and seconds <= bounds_s[0]:

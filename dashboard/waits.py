@@ -7,14 +7,9 @@ reason came about. Pure. A reason that this version does not know is shown as it
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dashboard.format import count, duration
+from dashboard.format import count, milliseconds
 from dashboard.source.base import Record
 from dashboard.tables.records import number, words
-
-
-def milliseconds(value: float) -> str:
-    """Return a time that came in ms."""
-    return duration(value / 1000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ whole buckets of their waits, so rather too few.
 
 from collections.abc import Callable, Iterator, Mapping
 
-from dashboard.format import NOTHING, count, duration, measured, percent, zero_is_nothing
+from dashboard.format import NOTHING, count, measured, milliseconds, percent, zero_is_nothing
 from dashboard.frame import ClassFrame
 from dashboard.history import Times, View
 from dashboard.lines import Line, Span, Tone, line
@@ -61,9 +61,9 @@ def gap(seconds: float | None) -> str:
     return measured(seconds, ITL_BUCKETS_S)
 
 
-def promised(milliseconds: int) -> str:
+def promised(promise_ms: int) -> str:
     """Return a promise; 0 is none."""
-    return duration(milliseconds / 1000) if milliseconds else NOTHING
+    return milliseconds(promise_ms) if promise_ms else NOTHING
 
 
 def _gaps(view: View) -> Iterator[Line]:

@@ -89,7 +89,7 @@ class EventsScreen(AskingScreen):
         self.redraw()
 
     def rows(self, view: View) -> list[Record]:
-        """Return all events with their age, which is brought up to date once a second."""
+        """Return all events with their age, which is brought up to date every AGE_EVERY_S."""
         now_s = view.frame.wall_s
         if self._rows_s is None or abs(now_s - self._rows_s) >= AGE_EVERY_S:
             known = (*self._kept, *self._journal.entries(), *self._commands)
@@ -98,5 +98,5 @@ class EventsScreen(AskingScreen):
         return self._rows
 
     def text(self) -> str:
-        """Return known as text."""
+        """Return the last of each sort, and the table."""
         return f"{self.latest_view.text}\n{super().text()}"

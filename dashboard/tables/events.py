@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from dashboard.format import NOTHING, count, duration
+from dashboard.format import NOTHING, count, duration, milliseconds
 from dashboard.lines import Tone
 from dashboard.source.base import Record
 from dashboard.table import Column, Table
@@ -25,13 +25,7 @@ KIND_TONES = {
     "queue": Tone.FAINT,
 }
 
-
 Show = Callable[[float], str]
-
-
-def milliseconds(value: float) -> str:
-    """Return a time that came in ms."""
-    return duration(value / 1000)
 
 
 def factor(value: float) -> str:

@@ -122,10 +122,16 @@ class Worker:
         segment = Segment.open(child.run_directory.directory, readonly=True)
         self._access = Access(DirectoryReader(segment).read)
         self._keeping = self._keeping_in(state)
-        own_answers = OwnAnswers(
-            child.run_directory, state, self._config, self._source.read, time.time
+        self._handlers = self._handlers_over(state)
+        board = Segment.open(child.run_directory.board(child.child_id))
+        self._board = BoardWriter(board, ADMIN_PAGE, child.epoch)
+
+    def _handlers_over(self, state: Path) -> Handlers:
+        """Return what carries out commands; `state` is the state directory of the engine."""
+        own = OwnAnswers(
+            self._child.run_directory, state, self._config, self._source.read, time.time
         )
-        self._handlers = Handlers(
+        return Handlers(
             commands=COMMANDS,
             peers=self._peers,
             read_boards=self._source.read,
@@ -136,15 +142,9 @@ class Worker:
                 "price": lambda boards, args: views.price(boards),
                 "cache-stats": lambda boards, args: views.cache_from_board(boards),
             },
-            own_answers={
-                "usage": own_answers.usage,
-                "audit": own_answers.audit,
-                "dump": own_answers.dump,
-            },
+            own_answers={"usage": own.usage, "audit": own.audit, "dump": own.dump},
             trail=self._trail,
         )
-        board = Segment.open(child.run_directory.board(child.child_id))
-        self._board = BoardWriter(board, ADMIN_PAGE, child.epoch)
 
     async def run(self) -> None:
         """Serve until the supervisor says stop."""
