@@ -19,9 +19,11 @@ from core.config import HeadraceConfig
 from core.config_file import load_config
 from core.executor.threads import resolve_threads
 from core.model_card import ModelCard
+from core.models.model_config import read_model_config
 from core.models.package_index import PipIndex
 from core.models.pull import pull
 from core.models.registry import ALIASES, ModelFacts, models_directory, resolve
+from core.models.sharding import divide_decoder
 from core.monotonic_clock import MonotonicClock
 from core.runtime.supervisor.kept_changes import starting_tenancy
 from core.runtime.supervisor.loop import Supervisor
@@ -58,6 +60,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     tenancy = starting_tenancy(config, state_directory(os.environ) / config.name)
     facts = find_model(config.engine.model, terminal)
     config = fit_to_machine(config, facts)
+    check_division(config, facts)
     specs = child_specs(config)
     stage = set_up(config, specs, tenancy)
     tail = LogTail(stage.directory.log(SUPERVISOR), LOG_FORMAT)
@@ -134,6 +137,13 @@ def fit_to_machine(config: HeadraceConfig, facts: ModelFacts) -> HeadraceConfig:
     threads = resolve_threads(engine.threads, engine.num_executors)
     settled = dataclasses.replace(engine, max_model_len=length, threads=threads)
     return dataclasses.replace(config, engine=settled)
+
+
+def check_division(config: HeadraceConfig, facts: ModelFacts) -> None:
+    """Raise ModelError if the model cannot be divided among the ranks: here once, not by each."""
+    engine = config.engine
+    if engine.executor == "local" and engine.tensor_parallel > 1:
+        divide_decoder(read_model_config(facts.path), engine.tensor_parallel)
 
 
 def model_card(config: HeadraceConfig, facts: ModelFacts) -> ModelCard:

@@ -42,3 +42,15 @@ def test_an_occupied_port_is_one_line(tmp_path: Path) -> None:
     assert_one_line(run, 1)
     assert f"port {port}" in run.err
     assert "http.port" in run.err
+
+
+@pytest.mark.slow
+@pytest.mark.e2e
+def test_a_model_that_cannot_be_divided_is_one_line(tmp_path: Path) -> None:
+    """It names the key and the heads there are, before any process is started."""
+    model = write_tiny_model(tmp_path / "tiny")
+    ranks = ("--set", "engine.tensor_parallel=3")
+    run = headrace("serve", "--name", "test-ranks", "--model", str(model), "--port", "0", *ranks)
+    assert_one_line(run, 1)
+    assert "2 KV heads" in run.err
+    assert "engine.tensor_parallel = 3" in run.err

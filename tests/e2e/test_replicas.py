@@ -3,6 +3,7 @@
 How: as in `test_kill`; and what the engine counts is compared with what the clients were given.
 """
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,3 +78,27 @@ def test_the_ranks_of_a_replica_are_one_instance(way: tuple[Engine, str]) -> Non
         if child_id.startswith("executor."):
             epochs.setdefault(child_id.split(".")[1], set()).add(row.epoch)
     assert all(len(found) == 1 for found in epochs.values()), epochs
+
+
+def test_a_rank_that_hangs_holds_nobody_up_for_ever(tmp_path: Path, tiny_model: Path) -> None:
+    """The others wait for it no longer than a step may take; then the group starts again and the
+    streams go on.
+    """
+    overrides = [
+        "engine.executor=local",
+        "engine.dtype=float32",
+        "engine.threads=1",
+        WAYS["ranks"][0],
+        "supervision.step_timeout_ms=1500",
+        "supervision.progress_limit_ms=300",
+        "supervision.hang_timeout_ms=1500",
+    ]
+    with running_engine(tmp_path, tiny_model, overrides) as engine:
+        streams = start_streams(engine.client(), BODIES)
+        wait_for_tokens(streams, 5)
+        row = engine.kill_child("executor.0.1", signal.SIGSTOP)
+        engine.wait_restarted("executor.0.1", row.epoch)
+        join(streams)
+        assert {len(stream.token_ids) for stream in streams} == {NUM_TOKENS}
+        epochs = {engine.children()[f"executor.0.{rank}"].epoch for rank in (0, 1)}
+        assert epochs == {row.epoch + 1}

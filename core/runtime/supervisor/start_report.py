@@ -4,6 +4,8 @@ Owns: the text. Never knows: when it is time to print it. The numbers are the ex
 their pages.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from core.config import HeadraceConfig
@@ -17,11 +19,16 @@ HEADINGS = ("replica", "weights", "KV pool", "blocks", "tokens", "threads", "ker
 
 
 def start_table(config: HeadraceConfig, stage: Stage) -> str:
-    """Return a line a replica: weights, KV pool in bytes and tokens, threads, kernels."""
+    """Return a line a replica: weights, KV pool in bytes and tokens, threads, kernels.
+
+    Bytes and threads are those of all its ranks.
+    """
     rows: list[tuple[str, ...]] = [HEADINGS]
     for replica in range(config.engine.replicas):
-        segment = stage.segments[stage.directory.board(f"executor.{replica}.0")]
-        rows.append(replica_row(replica, BoardReader(segment, EXECUTOR_PAGE).read().page, config))
+        children = (f"executor.{replica}.{rank}" for rank in range(config.engine.tensor_parallel))
+        segments = (stage.segments[stage.directory.board(child)] for child in children)
+        pages = [BoardReader(segment, EXECUTOR_PAGE).read().page for segment in segments]
+        rows.append(replica_row(replica, pages, config))
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -30,17 +37,21 @@ def start_table(config: HeadraceConfig, stage: Stage) -> str:
 
 
 def replica_row(
-    replica: int, page: np.ndarray[tuple[()], np.dtype[np.void]], config: HeadraceConfig
+    replica: int, pages: Sequence[np.ndarray[tuple[()], np.dtype[np.void]]], config: HeadraceConfig
 ) -> tuple[str, ...]:
-    """Return the cells of one replica; `page` is its EXECUTOR_PAGE."""
+    """Return the cells of one replica; `pages` are the EXECUTOR_PAGE of each of its ranks."""
+    page = pages[0]
     num_blocks = int(page["num_kv_blocks"])
+    weights_bytes, kv_bytes, threads = (
+        sum(int(each[name]) for each in pages) for name in ("weights_bytes", "kv_bytes", "threads")
+    )
     return (
         str(replica),
-        f"{int(page['weights_bytes']) // MIB} MiB",
-        f"{int(page['kv_bytes']) // MIB} MiB",
+        f"{weights_bytes // MIB} MiB",
+        f"{kv_bytes // MIB} MiB",
         str(num_blocks),
         str(num_blocks * config.engine.block_size),
-        str(int(page["threads"])),
+        str(threads),
         page["kernel_path"].item().decode(),
         page["device_name"].item().decode("utf-8", "replace"),
     )
