@@ -95,6 +95,11 @@ class EngineClient:
         for link in self._links:
             link.port.close()
 
+    def end_all(self) -> None:
+        """End all operations: the process stops."""
+        for link in self._links:
+            _end_operations(link)
+
     def generate(self, message: Generate) -> Operation:
         """Start an operation; whatever goes wrong is its `Failed` event."""
         end_ns = message.end_deadline_ns or self._clock.now_ns() + self._request_timeout_ns
@@ -202,8 +207,7 @@ class EngineClient:
         if epoch == link.epoch:
             return
         link.reset(epoch)
-        for operation in list(link.operations.values()):
-            operation.push(_refused(operation, RejectionReason.ENGINE_RESTARTED))
+        _end_operations(link)
 
     def _flush(self, link: _Link) -> None:
         """Send what waits; end the operations that have waited too long for a full tokenizer."""
@@ -228,6 +232,12 @@ class EngineClient:
 def new_operation_id() -> str:
     """Return an id that no other operation has."""
     return secrets.token_hex(16)
+
+
+def _end_operations(link: _Link) -> None:
+    """Tell all who wait for an answer that none will come, and that they may ask again."""
+    for operation in list(link.operations.values()):
+        operation.push(_refused(operation, RejectionReason.ENGINE_RESTARTED))
 
 
 def _refused(operation: Operation, reason: RejectionReason) -> Failed:

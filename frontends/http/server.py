@@ -3,7 +3,7 @@
 Owns: the listening socket, the connections and their protocol, the heartbeat (stamped by this loop
 itself, so that a stuck loop falls silent), the board page. Never knows: routes or what they do.
 
-    start ─► serve until asked to stop ─► drain: not ready, running answers go on ─► close
+    start ─► serve until asked to stop ─► drain: not ready, running answers go on, then end ─► close
 """
 
 import asyncio
@@ -106,15 +106,23 @@ class HttpServer:
             await self._lifecycle.wait(self._timing.heartbeat_s)
 
     async def _drain(self) -> None:
-        """Close idle connections at once, the others after their answers."""
-        deadline_ns = self._clock.now_ns() + round(self._timing.drain_timeout_s * NS_PER_S)
+        """Close idle connections at once, the others after their answers; those that take longer
+        than there is time end with an error that says so.
+        """
         self._tick()
         for connection in list(self._state.connections):
             connection.shutdown()
+        await self._answer(self._timing.drain_timeout_s)
+        self._client.end_all()
+        await self._answer(CLOSE_TIMEOUT_S)
+        self._publish(self._clock.now_ns())
+
+    async def _answer(self, timeout_s: float) -> None:
+        """Go on until all answers are out, or for `timeout_s`."""
+        deadline_ns = self._clock.now_ns() + round(timeout_s * NS_PER_S)
         while self._state.tasks and self._clock.now_ns() < deadline_ns:
             await asyncio.wait(self._state.tasks, timeout=self._timing.heartbeat_s)
             self._tick()
-        self._publish(self._clock.now_ns())
 
     async def _close(self) -> None:
         """Close what is left, and give the transports a moment to say so."""

@@ -79,7 +79,7 @@ def build(outside: Outside, lifecycle: Lifecycle) -> HttpServer:
         limits=limits,
         timing=Timing(
             heartbeat_s=config.supervision.heartbeat_ms / MS_PER_S,
-            drain_timeout_s=config.scheduler.drain_timeout_ms / MS_PER_S,
+            drain_timeout_s=config.supervision.stop_timeout_ms / 2 / MS_PER_S,
         ),
         telemetry=telemetry,
         board=outside.board,

@@ -19,7 +19,7 @@ import orjson
 import uvloop
 import zmq
 
-from core.config import HeadraceConfig, HttpConfig
+from core.config import HeadraceConfig, HttpConfig, SupervisionConfig
 from core.messages.http import ToHttp
 from core.messages.tokenizer import ToTokenizer
 from core.model_card import ModelCard
@@ -155,14 +155,17 @@ async def _serve(rig: HttpRig, socket_path: Path, is_up: threading.Event) -> Non
 
 @contextmanager
 def running(
-    socket_path: Path, *, directory: DirectorySnapshot | None = None, **http: Any
+    socket_path: Path,
+    *,
+    directory: DirectorySnapshot | None = None,
+    stop_timeout_ms: int = SupervisionConfig().stop_timeout_ms,
+    **http: Any,
 ) -> Iterator[HttpRig]:
     """Run a server whose `http` settings are these; it is drained and joined at the end."""
-    config = HeadraceConfig()
     config = replace(
-        config,
+        HeadraceConfig(),
         http=replace(HttpConfig(port=0), **http),
-        supervision=replace(config.supervision, heartbeat_ms=10),
+        supervision=SupervisionConfig(heartbeat_ms=10, stop_timeout_ms=stop_timeout_ms),
     )
     rig = HttpRig(config)
     if directory is not None:

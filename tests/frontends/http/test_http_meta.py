@@ -1,5 +1,7 @@
 """What the server says of itself, and how it leaves."""
 
+from collections.abc import Callable
+
 import pytest
 from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
@@ -105,6 +107,25 @@ def test_a_draining_server_is_not_ready_and_finishes_its_streams(rig: HttpRig) -
     rig.thread.join(10)
     assert not rig.thread.is_alive()
     assert HeartbeatState.DRAINING in rig.states
+
+
+def test_a_stream_that_outlasts_the_time_to_leave_ends_with_an_error(
+    start: Callable[..., HttpRig],
+) -> None:
+    """Its client is told that it may ask again, instead of an answer that is cut off."""
+    rig = start(stop_timeout_ms=100)
+    with rig.connect() as raw:
+        raw.sendall(completion("hold", stream=True))
+        reader = RawReader(raw)
+        reader.head()
+        reader.chunk()
+        rig.drain()
+        rest = b"".join(iter(reader.chunk, b""))
+        assert b'"code":"engine_restarted"' in rest
+        assert b"[DONE]" not in rest
+        assert reader.is_closed()
+    rig.thread.join(10)
+    assert not rig.thread.is_alive()
 
 
 def test_the_page_counts_what_happened(rig: HttpRig) -> None:
