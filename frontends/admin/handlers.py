@@ -161,9 +161,10 @@ class Handlers:
             if silent_s > views.STALE_S
             else f"has not answered within {ANSWER_TIMEOUT_S * 1000:.0f} ms"
         )
-        message = (
-            f"{command.name} was handed to {who}, which {since} ({last_step}): accepted, not yet"
-            " confirmed"
+        message = f"{command.name} was handed to {who}, which {since} ({last_step}): " + (
+            "only it can answer, try again"
+            if command.effect is Effect.READ
+            else "accepted, not yet confirmed"
         )
         return failure(call, ReplyCode.NOT_CONFIRMED, message)
 

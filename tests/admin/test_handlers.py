@@ -121,6 +121,14 @@ def test_a_look_is_answered_from_the_board_when_the_scheduler_is_silent(
     assert reply.as_of_ns == NOW_NS
 
 
+def test_a_look_that_the_board_cannot_answer_is_not_called_accepted(socket_directory: Path) -> None:
+    """Nothing will come of it when the scheduler goes on: whoever wants to know asks again."""
+    call = ControlCall(1, "show", {"request": "7"})
+    reply, _ = run(socket_directory, never, lambda rig: rig.handlers.execute(call))
+    assert reply.code == ReplyCode.NOT_CONFIRMED
+    assert reply.error.endswith("only it can answer, try again")
+
+
 def test_a_fresh_look_says_that_it_is_fresh(socket_directory: Path) -> None:
     """A list from the scheduler is marked as not stale."""
 
