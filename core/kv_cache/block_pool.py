@@ -267,8 +267,11 @@ class BlockPool:
         """Return the first block of a free run of `length`, with `room` behind it if there is such
         a run, or -1.
         """
-        start = self._find_run(length + room)
-        return self._find_run(length) if start < 0 and room else start
+        if room and length + room < self._too_long:
+            start = self._find_run(length + room)
+            if start >= 0:
+                return start
+        return self._find_run(length)
 
     def _find_run(self, length: int) -> int:
         """Return the first block of a free run of `length` blocks, or -1."""

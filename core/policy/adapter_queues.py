@@ -18,6 +18,7 @@ class AdapterQueues:
     def __init__(self, place: PlaceOf) -> None:
         """Start empty; `place(request)` must be unique and constant while the request lives."""
         self._place = place
+        self.is_shared = False  # by several adapters: charges decide who is first
         self._queues = [PlaceQueue(place)]
         self._indexes: dict[str, int] = {}  # of adapters
         self._shares = FairQueue()
@@ -26,11 +27,6 @@ class AdapterQueues:
     def __len__(self) -> int:
         """Return the number of waiting requests."""
         return sum(len(queue) for queue in self._queues)
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether it has more than one adapter, so that charges decide who is first."""
-        return len(self._queues) > 1
 
     def add(self, request: Request) -> None:
         """Let `request` wait."""
@@ -82,5 +78,6 @@ class AdapterQueues:
             index = self._indexes[adapter] = min(len(self._indexes), MAX_ADAPTERS - 1)
             if index == len(self._queues):
                 self._queues.append(PlaceQueue(self._place))
+                self.is_shared = True
                 self._shares.resize([1.0] * len(self._queues))
         return index

@@ -242,7 +242,7 @@ class Contenders:
 
     def _is_over(self) -> bool:
         """Tell whether nothing can start any more, and no prompt is under way."""
-        return len(self._closed) == NUM_CLASSES and not self._under_way
+        return not self._under_way and len(self._closed) == NUM_CLASSES
 
     def _crowding_flows(self) -> Mask | None:
         """Return the flows that go last in their classes, bool[flows]; None if there are none."""

@@ -125,6 +125,10 @@ class Flows:
         """Return how many of its flow wait before `request`; linear in their number."""
         return self._queues[request.flow].rank(request)
 
+    def has_waiting(self) -> bool:
+        """Tell whether any request waits."""
+        return any(self._num_waiting_of_class)
+
     def waiting_of_class(self, traffic_class: int) -> int:
         """Return how many requests of a class wait."""
         return self._num_waiting_of_class[traffic_class]

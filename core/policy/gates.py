@@ -125,12 +125,13 @@ class Gates:
             reasons = np.where(reasons, reasons, rate)
         return reasons.reshape(-1)
 
-    def blocked(self, request: Request, load: ReplicaLoad) -> Blocked:
-        """Return what keeps a waiting `request` from starting now, after all that has started."""
+    def blocked(self, request: Request, replica: int) -> Blocked:
+        """Return what keeps a waiting `request` from starting now, after all that has started in
+        the step that was opened for `replica`.
+        """
         if self._has_postpaid and self._is_overdrawn[request.tenant_index]:
             return Blocked.RATE
-        self._starts.know_pool(load.replica, load.num_blocks)
-        return self._starts.blocked(request, load.replica)
+        return self._starts.blocked(request, replica)
 
     def blocked_everywhere(self, request: Request) -> Blocked:
         """Return what keeps a waiting `request` from starting on any replica that has planned."""

@@ -18,6 +18,7 @@ from core.errors import Rejection
 from core.policy.base import (
     Accounts,
     Blocked,
+    DecodeBatch,
     Grant,
     Policy,
     Prediction,
@@ -153,9 +154,10 @@ class HeadracePolicy(Policy):
         self._shedding.at_step(step)
         self._memory.open(step)
         budget = self._pace.open(step, step.decodes())
+        decodes = step.decodes()
         self._shares.follow_prices(self._models.typical(), step.now_ns)
-        self._shares.charge_decodes(step.replica, step.decodes())
-        contenders = self._contenders(step)
+        self._shares.charge_decodes(step.replica, decodes)
+        contenders = self._contenders(step, decodes)
         contenders.pass_over(self._company, budget.longest_ns())
         num_before = step.tokens_left
         ended = self._hand_out(step, budget, contenders)
@@ -165,9 +167,8 @@ class HeadracePolicy(Policy):
         self._memory.close(step, len(step.decodes().rows) + num_granted)
         self._shares.close(step, contenders.flows_under_way())
 
-    def _contenders(self, step: Step) -> Contenders:
+    def _contenders(self, step: Step, decodes: DecodeBatch) -> Contenders:
         """Collect who could be served, within the limits of classes and tenants."""
-        decodes = step.decodes()
         tokens = self._guardrails.open(decodes, self._leftovers.capacity(step.replica))
         reasons = self._gates.open(decodes, step.load(), step.now_ns)
         owed = self._gates.owed_rows(step.replica)
@@ -194,11 +195,10 @@ class HeadracePolicy(Policy):
         """Grant what no hard limit forbids, making room in memory where that is right."""
         if request.status is RequestStatus.RUNNING:
             return step.grant(request, wanted)
-        load = step.load()
-        blocked = self._gates.blocked(request, load)
+        blocked = self._gates.blocked(request, step.replica)
         if blocked is not Blocked.NOTHING:
             return Grant(0, blocked)
-        if contenders.needs_reserve(request) and not self._memory.has_reserve(request, load):
+        if contenders.needs_reserve(request) and not self._memory.has_reserve(request, step.load()):
             return Grant(0, Blocked.CLAIM)
         grant = step.grant(request, wanted)
         is_first = self._flows.head(request.flow) is request  # room is not made for others

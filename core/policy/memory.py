@@ -76,6 +76,7 @@ class Memory:
         self._backfillers: set[Request] = set()  # that run because they can be dropped for a claim
         self._undroppable: set[Request] = set()  # that run and were preempted as often as may be
         self._given: list[Preemption] = []  # in this step
+        self._pool_tokens = 0  # of the replica whose step is open
         self._now_ns = 0
         self.configure(settings.limits)
 
@@ -129,6 +130,7 @@ class Memory:
         if step.number % LOOK_EVERY == 0:
             self._holdings.pop(step.replica, None)
         load = step.load()
+        self._pool_tokens = load.num_blocks * self._block_size
         low_mark = ceil(self._settings.tuning.preempt_below_fraction * load.num_blocks)
         coming = load.num_available_blocks + load.num_fenced_blocks
         if coming < low_mark and load.rows is not None:
@@ -136,11 +138,12 @@ class Memory:
 
     def close(self, step: Step, num_tokens: int) -> None:
         """Take in that `step` computes so many tokens."""
-        load = step.load()
-        for given in self._given:
-            self._settle(given, load)
-        self._given.clear()
-        self._caution.computed(num_tokens, load.num_blocks * self._block_size)
+        if self._given:
+            load = step.load()
+            for given in self._given:
+                self._settle(given, load)
+            self._given.clear()
+        self._caution.computed(num_tokens, self._pool_tokens)
 
     def headroom_blocks(self, request: Request, load: ReplicaLoad) -> int:
         """Return how many blocks must stay available when `request` starts."""

@@ -192,7 +192,7 @@ class Shares:
         """
         replica = step.replica
         self._under_way[replica] = under_way
-        self._spare.filled(replica, step.decodes(), _any_tenant(self._wanting()))
+        self._spare.filled(replica, step.decodes(), self._wanting_classes())
         steps, charges = self._held.get(replica, (0, 0))
         steps, charges = steps + 1, charges + self._step.total
         self._step = StepCharges()
@@ -310,6 +310,14 @@ class Shares:
             for flow in flows:
                 wanting[flow] |= self._flows.num_running[flow] > 0
         return self._flows.by_class(wanting)
+
+    def _wanting_classes(self) -> list[bool]:
+        """Return the same for classes: whether any of their tenants does."""
+        wanting = [self._flows.waiting_of_class(c) > 0 for c in range(NUM_CLASSES)]
+        for flows in self._under_way.values():
+            for flow in flows:
+                wanting[flow % NUM_CLASSES] |= bool(self._flows.num_running[flow])
+        return wanting
 
     def _charge_residency(self, load: ReplicaLoad, charges: int) -> None:
         """Charge each flow for the blocks its requests hold; all who share a block pay for it."""

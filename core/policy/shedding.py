@@ -176,8 +176,7 @@ class Shedding:
             self._worked_ns[step.replica] = step.now_ns
         if step.replica in self._under_way:
             self._under_way.look_at(step)  # what it started waits no more
-        left_some = bool(np.count_nonzero(self._flows.num_waiting))
-        left_some = left_some or any(step.remaining(each) for each in step.prefills())
+        left_some = self._flows.has_waiting() or bool(step.prefills())
         left_some = left_some and short_of not in OWN_LIMITS
         self.rate.planned(step.replica, step.now_ns, num_tokens, left_some=left_some)
 
@@ -237,6 +236,8 @@ class Shedding:
 
     def _soonest_ns(self, until_ns: int) -> int:
         """Return when one that stands at `until_ns` in the order can begin, from now."""
+        if not self._under_way.has_any():
+            return 0
         rate = self.rate
         known = [each for each in self._under_way.replicas if rate.of(each)]
         times = [self._under_way.tokens_of(each, until_ns) / rate.of(each) for each in known]
@@ -248,7 +249,9 @@ class Shedding:
         """
         end_ns = NOBODY_NS
         for _ in range(3):
-            end_ns = now_ns + self._soonest_ns(end_ns)
+            before_ns, end_ns = end_ns, now_ns + self._soonest_ns(end_ns)
+            if end_ns in (before_ns, now_ns):
+                break  # so it stays
         return end_ns
 
     def _refuse_if_infeasible(self, step: Step, request: Request) -> None:

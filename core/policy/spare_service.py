@@ -9,6 +9,8 @@ served nothing else for as long. So they are charged, but only what is begun fro
 tenant go ahead. An output counts like any other once it is LONGEST tokens longer than it was then.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -25,7 +27,7 @@ class SpareService:
 
     def __init__(self) -> None:
         """Start with nobody waiting."""
-        self._has_spare: dict[int, Mask] = {}  # by replica: classes of which nobody waits
+        self._wanting: dict[int, Sequence[bool]] = {}  # by replica: classes of which somebody waits
         self._until: dict[int, npt.NDArray[np.int64]] = {}  # by replica and row: a context
 
     def started(self, request: Request) -> None:
@@ -34,11 +36,14 @@ class SpareService:
         if until is not None and request.row < len(until):
             until[request.row] = 0
 
-    def filled(self, replica: int, decodes: DecodeBatch, wanting: Mask) -> None:
-        """Take in which classes could use more than a step had, bool[classes]."""
-        ended = self._has_spare.get(replica, ~wanting) & wanting
-        self._has_spare[replica] = ~wanting
-        if not np.count_nonzero(ended) or not len(decodes.rows):
+    def filled(self, replica: int, decodes: DecodeBatch, wanting: Sequence[bool]) -> None:
+        """Take in which classes could use more than a step had, by class."""
+        before = self._wanting.get(replica, wanting)
+        self._wanting[replica] = wanting
+        if before == wanting or not len(decodes.rows):
+            return
+        ended = np.array([now and not then for now, then in zip(wanting, before, strict=True)])
+        if not np.count_nonzero(ended):
             return
         chosen = ended[decodes.traffic_class]
         rows = decodes.rows[chosen]

@@ -10,6 +10,7 @@ Sequences that a class has reserved are lent only to classes that can be preempt
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from core.tenancy import NUM_CLASSES, ClassConfig, TenantConfig, TrafficClass
 Reasons = npt.NDArray[np.int8]  # values of `Blocked`
 NO_LIMIT = 1 << 40  # blocks
 NOTHING = Blocked.NOTHING  # enum members are slow to look up
+_NONE_LACKS = [False] * NUM_CLASSES
 
 
 @dataclass(slots=True)
@@ -53,8 +55,7 @@ class OnReplica:
     reasons: Reasons | None = None  # of both, int8[tenants, classes], until one of them changes
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(NamedTuple):
     """Where a request runs, and what it may come to hold there."""
 
     replica: int
@@ -81,6 +82,7 @@ class StartLimits:
         self._reserving = [
             (each, self._reserved[each]) for each in TrafficClass if self._reserved[each]
         ]
+        self._num_reserved = sum(self._reserved)
         self._is_fixed = [not config.preemptible for config in self._classes]
         self._is_paused = [name in limits.paused for name in names]
         self._is_class_paused = [each.label in limits.paused_classes for each in TrafficClass]
@@ -238,19 +240,27 @@ class StartLimits:
         return on.class_reasons
 
     def _look_at_classes(self, on: OnReplica) -> None:
-        running = [has.num_requests for has in on.classes]
-        num_fixed, kept_free = self._fixed_rows(running)
-        for index, config in enumerate(self._classes):
-            has_all_blocks = 0 < on.shares[index] <= on.classes[index].num_blocks
+        lacks_rows = self._lacks_rows([has.num_requests for has in on.classes])
+        for index, (config, has) in enumerate(zip(self._classes, on.classes, strict=True)):
             reason = NOTHING
             if self._is_class_paused[index]:
                 reason = Blocked.PAUSED
-            elif has_all_blocks or 0 < config.max_seqs <= running[index]:
+            elif 0 < on.shares[index] <= has.num_blocks or 0 < config.max_seqs <= has.num_requests:
                 reason = Blocked.CLASS_CAP
-            elif self._is_fixed[index] and 0 < self._max_num_seqs - num_fixed <= kept_free[index]:
+            elif lacks_rows[index]:
                 reason = Blocked.RESERVE
             if on.class_reasons[index] is not reason:
                 on.class_reasons[index], on.reasons = reason, None
+
+    def _lacks_rows(self, running: list[int]) -> list[bool]:
+        """Tell which classes find all rows taken or reserved for others; `running` is by class."""
+        num_fixed = sum([n for n, fixed in zip(running, self._is_fixed, strict=True) if fixed])
+        num_left = self._max_num_seqs - num_fixed
+        if not 0 < num_left <= self._num_reserved:
+            return _NONE_LACKS
+        kept_free = self._fixed_rows(running)[1]
+        pairs = zip(self._is_fixed, kept_free, strict=True)
+        return [is_fixed and num_left <= kept for is_fixed, kept in pairs]
 
     def _fixed_rows(self, running: list[int]) -> tuple[int, list[int]]:
         """Return in how many rows what runs cannot be preempted, and how many must stay free of

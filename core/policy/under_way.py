@@ -35,6 +35,10 @@ class UnderWay:
         """Tell whether a replica is known."""
         return replica in self._begun
 
+    def has_any(self) -> bool:
+        """Tell whether there is any."""
+        return any(self._begun.values())
+
     @property
     def replicas(self) -> list[int]:
         """Return who has planned a step."""

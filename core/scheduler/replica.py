@@ -97,18 +97,11 @@ class Replica:
 
     def load(self) -> ReplicaLoad:
         """Return the numbers that policies decide by."""
-        pool = self.kv.pool
+        pool, table = self.kv.pool, self.table
         return ReplicaLoad(
-            num_blocks=pool.num_blocks,
-            num_available_blocks=pool.num_available,
-            num_running=self.table.num_active,
-            replica=self.index,
-            num_fenced_blocks=pool.num_fenced,
-            num_free_host_blocks=self.kv.host.num_free,
-            block_bytes=self.block_bytes,
-            swap_gb_per_s=self.swap_gb_per_s,
-            rows=self.table.view,
-        )
+            pool.num_blocks, pool.num_available, table.num_active, self.index, pool.num_fenced,
+            self.kv.host.num_free, self.block_bytes, self.swap_gb_per_s, table.view,
+        )  # fmt: skip
 
     def come_up(self, up: ReplicaUp) -> None:
         """Attach a new executor with empty pools."""

@@ -95,8 +95,8 @@ def end(gates: Gates, request: Request, now_ns: int = 1) -> None:
 
 def blocked(gates: Gates, request: Request, load: ReplicaLoad = LOAD) -> Blocked:
     """Return what blocks a waiting request, and check that the flows' reasons agree."""
-    reason = gates.blocked(request, load)
     of_flow = gates.open(decodes(), load, 1)[request.flow]
+    reason = gates.blocked(request, load.replica)
     assert of_flow in (Blocked.NOTHING, reason)
     return reason
 

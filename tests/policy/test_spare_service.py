@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from core.policy.base import DecodeBatch
-from core.policy.fair_queue import Mask
 from core.policy.spare_service import LONGEST, SpareService
 from core.tenancy import NUM_CLASSES, TrafficClass
 from tests.support.scheduling import make_request
@@ -28,10 +27,8 @@ def batch(rows: Sequence[int], context: int = 10, traffic_class: int = STANDARD)
     )
 
 
-def wanting(*classes: int) -> Mask:
-    mask = np.zeros(NUM_CLASSES, np.bool_)
-    mask[list(classes)] = True
-    return mask
+def wanting(*classes: int) -> list[bool]:
+    return [each in classes for each in range(NUM_CLASSES)]
 
 
 def after_spare_time(rows: Sequence[int]) -> SpareService:
