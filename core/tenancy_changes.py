@@ -103,7 +103,9 @@ def find_tenant(tenancy: Tenancy, name: str) -> TenantConfig:
     for tenant in tenancy.tenants:
         if tenant.name == name:
             return tenant
-    raise UnknownTenantError(f"there is no tenant {name!r}: `tenants` lists them, add-tenant makes one")
+    raise UnknownTenantError(
+        f"there is no tenant {name!r}: `tenants` lists them, add-tenant makes one"
+    )
 
 
 def _with_value(entry: Any, path: str, key: str, text: str) -> Any:
