@@ -18,17 +18,20 @@ HEIGHT = len(SORTS)
 LABEL = 22
 
 
-def latest(events: Sequence[Record], width: int) -> list[Line]:
-    """Return HEIGHT lines, each with how many there are; events may come in any order."""
-    return [crop(each, width) for each in _lines(events)]
+def latest(events: Sequence[Record], width: int, *, is_whole: bool) -> list[Line]:
+    """Return HEIGHT lines, each with how many there are; events may come in any order. Unless they
+    are whole there may have been others before them.
+    """
+    absent = "none" if is_whole else "none among those kept here"
+    return [crop(each, width) for each in _lines(events, absent)]
 
 
-def _lines(events: Sequence[Record]) -> Iterator[Line]:
+def _lines(events: Sequence[Record], absent: str) -> Iterator[Line]:
     for label, kinds in SORTS:
         found = [event for event in events if words(event, "kind") in kinds]
         times = f" ({count(len(found))})" if found else ""
         head = fit(f" last {label}{times}", LABEL)
-        yield _told(head, max(found, key=order)) if found else line((f"{head}none", Tone.FAINT))
+        yield _told(head, max(found, key=order)) if found else line((head + absent, Tone.FAINT))
 
 
 def _told(head: str, event: Record) -> Line:

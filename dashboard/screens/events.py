@@ -79,7 +79,8 @@ class EventsScreen(AskingScreen):
         if self._audit.begin(view.frame.wall_s):
             self.run_worker(self._read_audit(), group="audit")
         super().draw(view)
-        self.latest_view.show(latest(self._rows, self.size.width))
+        is_whole = self._total == len(self._kept)
+        self.latest_view.show(latest(self._rows, self.size.width, is_whole=is_whole))
 
     async def _read_audit(self) -> None:
         result = await self._audit.put("audit", {"limit": MAX_COMMANDS})

@@ -133,12 +133,21 @@ def test_the_last_event_of_each_sort_is_told_with_its_numbers() -> None:
         {"number": 0, "origin": "here", "at_s": 3.0, "age_s": 7.0, "kind": "command",
          "reason": "set tenants.acme.weight 3", "change": "1 > 3"},
     ]  # fmt: skip
-    lines = plain_text(latest(events, 100)).split("\n")
+    lines = plain_text(latest(events, 100, is_whole=True)).split("\n")
     assert lines[0].endswith("9.0s ago  preempt acme admission: 18 back, 3 were free")
     assert "(7)" in lines[1]
     assert lines[1].endswith("shed beta shed_predicted: in 17.0s, due in 14.4s")
     assert lines[2].endswith("none")
     assert lines[3].endswith("set tenants.acme.weight 3: 1 > 3")
+
+
+def test_what_nobody_remembers_is_not_denied() -> None:
+    """A flood of refusals pushes a preemption out of what is kept: that is not "none"."""
+    refusal = {"kind": "shed", "age_s": 1.0, "tenant": "acme", "reason": "shed_predicted"}
+    for is_whole, words in ((True, "none"), (False, "none among those kept here")):
+        first, second, *_ = plain_text(latest([refusal], 100, is_whole=is_whole)).split("\n")
+        assert first.split("preempted")[1].strip() == words
+        assert "shed acme" in second
 
 
 def test_what_is_paused_or_draining_is_said() -> None:
