@@ -11,12 +11,16 @@ may be ahead of their shares, and that for which its own may wait for company. W
 less time left, or with a longer prompt, would stand before it, out of what the others reckoned
 with: where that makes one of them late by the same test, the place is behind it.
 
-The order only rules inside the windows: a flow that its own prompts would take out of its window,
-those under way among them, is protected only within the rate of its share, less what it is ahead. A
-quarter of a window is left for what the flow decodes meanwhile, which is charged as well.
+The order only rules inside the windows. A class that would leave its own is protected only within
+its share. Where its own prompts, those under way among them, would take a tenant out of its window,
+the others of its class may first be served until they have come near enough, those too that rest
+and will be behind when they come back: that is work before it as well. A quarter of a window is
+left for what the flow decodes meanwhile, which is charged, too.
 """
 
 from bisect import bisect_left, insort
+
+import numpy as np
 
 from core.clock import NS_PER_MS, NS_PER_S
 from core.policy.company import Company
@@ -138,7 +142,9 @@ class Protection:
         class_tokens += self._under_way.tokens_until(place_ns)
         own_tokens = self._flow_tokens[request.flow]
         own_tokens += sum(each.num_tokens for each in self._under_way.of_flow(request.flow))
-        return self._is_within_share(request, class_tokens, own_tokens, rate * left_s)
+        if not self._is_class_within(own_class, class_tokens, rate * left_s):
+            return False
+        return due + self._made_up_for(request, own_tokens) <= rate * share * left_s
 
     def _behind(
         self, traffic_class: TrafficClass, num_tokens: int, wanted_ns: int, now_ns: int
@@ -169,27 +175,33 @@ class Protection:
         tokens = self._shares.class_window / max(1.0, self._shares.book.prices.prefill_token)
         return begin_ns + int(tokens / max(1.0, self._rate.total()) * NS_PER_S)
 
-    def _is_within_share(
-        self, request: Request, class_tokens: int, own_tokens: int, possible: float
+    def _is_class_within(
+        self, traffic_class: TrafficClass, class_tokens: int, possible: float
     ) -> bool:
-        """Tell whether class and tenant stay in their windows, or need no more than their shares;
-        `possible` tokens can be computed until the deadline.
+        """Tell whether a class stays in its window, or needs no more than its share; `possible`
+        tokens can be computed until the deadline.
         """
         shares, price = self._shares, self._shares.book.prices.prefill_token
         weights = [shares.limits.of(each).weight for each in TrafficClass]
-        own = weights[request.traffic_class]
+        own = weights[traffic_class]
         most = max(
             WINDOW_SHARE * shares.class_window,
-            possible * price * self._precedence.share(request.traffic_class) * max(weights) / own,
+            possible * price * self._precedence.share(traffic_class) * max(weights) / own,
         )
-        lead = int(shares.class_leads()[request.traffic_class])
-        if lead + class_tokens * price * max(weights) / own > most:
-            return False
-        tenants = self.tenant_weights()
-        units_per_token = price * max(tenants) / tenants[request.tenant_index]
-        of_share = possible * price * max(tenants) / sum(tenants)
-        most = max(WINDOW_SHARE * shares.tenant_window, of_share)
-        return shares.over_share(request.flow) + own_tokens * units_per_token <= most
+        lead = shares.class_lead(traffic_class)
+        return lead + class_tokens * price * max(weights) / own <= most
+
+    def _made_up_for(self, request: Request, own_tokens: int) -> float:
+        """Return how many tokens the other tenants of its class can be served first because its own
+        would be out of its window: up to that lead all may catch up, wherever they are now.
+        """
+        shares, weights = self._shares, np.array(self.tenant_weights())
+        units = shares.book.prices.prefill_token * weights.max() / weights  # of a token
+        lead = shares.over_share(request.flow) + own_tokens * units[request.tenant_index]
+        behind = shares.behind(request.traffic_class)
+        missing = np.maximum(lead - WINDOW_SHARE * shares.tenant_window + behind, 0.0) / units
+        missing[request.tenant_index] = 0.0
+        return float(missing.sum())
 
 
 def _deadline(request: Request) -> Place:

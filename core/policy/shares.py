@@ -95,6 +95,7 @@ class Shares:
             self._catch_up()
         tenant, traffic_class = divmod(flow, NUM_CLASSES)
         self._tenants.wake(tenant, traffic_class, self._kept(flow))
+        self._rested.pop(flow, None)
         if not self._flows.waiting_of_class(traffic_class):
             self._classes.wake(traffic_class)
 
@@ -250,6 +251,18 @@ class Shares:
         """
         return self._tenants.lag(*divmod(flow, NUM_CLASSES)) // PRECISION
 
+    def behind(self, traffic_class: int) -> Charges:
+        """Return how far behind V each tenant of a class is, or would be if it came now, in units
+        for the heaviest tenant, int64[tenants].
+        """
+        if self._is_stale:
+            self._catch_up()
+        lags = self._tenants.floor[traffic_class] - self._tenants.virtual[:, traffic_class]
+        behind: Charges = np.maximum(lags, 0)
+        for tenant in np.flatnonzero((behind > 0) & ~self._wanting()[:, traffic_class]).tolist():
+            behind[tenant] = self._kept(tenant * NUM_CLASSES + traffic_class)
+        return behind // PRECISION
+
     def leads(self) -> Charges:
         """Return that of all flows, int64[flows]."""
         leads: Charges = (self._tenants.virtual - self._tenants.floor) // PRECISION
@@ -278,7 +291,7 @@ class Shares:
         """
         if self._flows.num_running[flow]:
             return self._lag_kept(flow)
-        behind, then, num_levels = self._rested.pop(flow, (0, 0, -1))
+        behind, then, num_levels = self._rested.get(flow, (0, 0, -1))
         if num_levels != self._num_levels[flow % NUM_CLASSES]:
             return 0
         missed = self._tenants.virtual_time(flow % NUM_CLASSES) - then
