@@ -48,6 +48,10 @@ class OperationClosedError(Exception):
 class Operation:
     """One request on its way through the engine; leaving its `with` block cancels the rest.
 
+    `sink` may take a chunk in the turn in which it comes, so that nobody has to be woken for it. It
+    is asked while the reader waits and has nothing in hand, for chunks that end nothing; it returns
+    whether it has taken the chunk.
+
     `on_overflow` is called when the reader takes so little that its bounded queue is full; the
     operation is cancelled then.
     """
@@ -65,6 +69,7 @@ class Operation:
         "give_up_ns",
         "on_overflow",
         "operation_id",
+        "sink",
     )
 
     def __init__(
@@ -73,6 +78,7 @@ class Operation:
         self.operation_id = operation_id
         self.give_up_ns = give_up_ns
         self.on_overflow: Callable[[], None] | None = None
+        self.sink: Callable[[Chunk], bool] | None = None
         self._client = client
         self._link: TokenizerLink[Operation] | None = None
         self._num_open = num_choices
@@ -117,7 +123,7 @@ class Operation:
 
     def push(self, event: Event) -> None:
         """Take in an event from the engine."""
-        if self.is_finished:
+        if self.is_finished or self._is_taken_at_once(event):
             return
         self._events.append(event)
         if isinstance(event, Chunk):
@@ -155,6 +161,12 @@ class Operation:
         trace: TracebackType | None,
     ) -> None:
         self.cancel()
+
+    def _is_taken_at_once(self, event: Event) -> bool:
+        waiter = self._waiter
+        if self.sink is None or waiter is None or waiter.done():
+            return False
+        return isinstance(event, Chunk) and not event.finish_reason and self.sink(event)
 
     def _count_bytes(self, chunk: Chunk) -> None:
         num_bytes = logprob_bytes(chunk.logprobs) + logprob_bytes(chunk.prompt_logprobs)

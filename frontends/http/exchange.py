@@ -41,6 +41,15 @@ class Connection(Protocol):
         """Close when the running response is complete."""
         ...
 
+    @property
+    def takes_parts(self) -> bool:
+        """Whether `write_part` may be called now."""
+        ...
+
+    def write_part(self, data: bytes) -> None:
+        """Write a part, not empty, of the running chunked answer without waiting."""
+        ...
+
 
 class Exchange:
     """A request that has arrived whole, and the one answer to it."""

@@ -53,7 +53,7 @@ HEADER_OVERHEAD_BYTES = 4  # ": " and CRLF of a header line
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """A connection; `cut`, `close_after_response` and `watch` are for its running exchange."""
+    """A connection; what is above "The transport's side" is for its running exchange."""
 
     def __init__(
         self,
@@ -105,6 +105,21 @@ class LimitedProtocol(HttpToolsProtocol):
         """Close when the running response is complete."""
         if self._running is not None:
             self._running.keep_alive = False
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether `write_part` may be called: a chunked answer runs, and its reader keeps up."""
+        cycle = self._running
+        return (
+            cycle is not None
+            and cycle.response_started
+            and bool(cycle.chunked_encoding)
+            and not (self.flow.write_paused or cycle.disconnected)
+        )
+
+    def write_part(self, data: bytes) -> None:
+        """Write a part, not empty, of the running chunked answer without waiting."""
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     # The transport's side.
 

@@ -5,7 +5,8 @@ client-side times. Never knows: JSON shapes (a `Renderer` has them) or how the e
 
     verdict   hold the headers until the operation starts or fails, at most `verdict_hold_s`
     queued    after that, a comment every `comment_s` until the first output
-    output    one write for all that a step brought
+    output    written in the turn in which it comes; one write for all that came while the reader
+              was slow
     end       usage if asked for, [DONE]; or an error event, and the connection is closed
 """
 
@@ -159,6 +160,7 @@ class Stream:
             await self._start(events)
             while await self._send(events):
                 wait_s = None if self._has_output else self._generator.comment_s
+                self._operation.sink = self._send_at_once if self._has_output else None
                 events = await self._operation.next_events(wait_s)
         finally:
             telemetry.num_streams -= 1
@@ -205,6 +207,23 @@ class Stream:
         if is_last and self._failure is None:
             self._timer.end(now_ns)
         return not is_last
+
+    def _send_at_once(self, chunk: Chunk) -> bool:
+        """Write a chunk from outside this task; False = the task must, since it can wait.
+
+        What goes wrong here happens to the task again, and to this request alone.
+        """
+        connection = self._exchange.connection
+        if chunk.prompt_logprobs or not connection.takes_parts:
+            return False
+        try:
+            data = self._renderer.chunk(chunk)
+        except Exception:  # noqa: BLE001 the task renders it again, and fails by it
+            return False
+        if data:
+            connection.write_part(data)
+        self._timer.output(chunk, self._generator.clock.now_ns())
+        return True
 
     def _bytes_of(self, got: Event) -> bytes:
         if self._failure is not None:

@@ -98,3 +98,52 @@ def test_the_log_probabilities_of_a_prompt_leave_room_for_more() -> None:
     assert desk.overflows == 0
     push_logprobs(operation, 1)
     assert desk.overflows == 1
+
+
+def test_a_sink_takes_what_comes_while_the_reader_waits() -> None:
+    """Chunks that a sink takes wake nobody; the one that ends the choice goes to the reader."""
+    taken: list[str] = []
+
+    def sink(chunk: Chunk) -> bool:
+        taken.append(chunk.text)
+        return True
+
+    async def scenario() -> None:
+        operation = Desk().operation()
+        operation.sink = sink
+        reader = asyncio.create_task(operation.next_events())
+        await asyncio.sleep(0)
+        for text in "ab":
+            operation.push(Chunk("op", 0, text))
+        last = Chunk("op", 0, "c", finish_reason="stop")
+        operation.push(last)
+        assert await reader == [last]
+
+    asyncio.run(scenario())
+    assert taken == ["a", "b"]
+
+
+def test_a_sink_never_overtakes_the_reader() -> None:
+    """Nothing is offered while the reader has events in hand, or after one that was declined."""
+    offered: list[str] = []
+
+    def decline(chunk: Chunk) -> bool:
+        offered.append(chunk.text)
+        return False
+
+    async def scenario() -> None:
+        operation = Desk().operation()
+        operation.sink = decline
+        operation.push(Chunk("op", 0, "a"))
+        reader = asyncio.create_task(operation.next_events())
+        assert [event.text for event in await reader if isinstance(event, Chunk)] == ["a"]
+        operation.push(Chunk("op", 0, "b"))
+        await operation.next_events()
+        reader = asyncio.create_task(operation.next_events())
+        await asyncio.sleep(0)
+        for text in "cde":
+            operation.push(Chunk("op", 0, text))
+        assert [event.text for event in await reader if isinstance(event, Chunk)] == ["c", "d", "e"]
+
+    asyncio.run(scenario())
+    assert offered == ["c"]
