@@ -4,11 +4,13 @@ The executor is simulated; the client counts bytes and parses nothing, in a proc
 loads: `paced`, where a step takes as long as `--step-us` says and every token of every stream is an
 event of its own, and `full`, where a step takes no time and whoever is slowest sets the pace. CPU
 time is the kernel's count for each process over the window, so other work on the machine changes
-it little; tokens are those that the tokenizer has decoded.
+it little; tokens are those that the tokenizer has decoded. `tokens_s_by_cpu` is what the cores of
+this machine would carry by that count, the client included, if nothing else ran on them.
 """
 
 import argparse
 import asyncio
+import os
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -30,6 +32,7 @@ from scripts.bench._raw_streams import Counts, Load
 
 VOCABULARY = (1000, 40000)
 PROMPT_TOKENS = 16
+NUM_CORES = len(os.sched_getaffinity(0))
 BARS = (
     report.Bar("full.tokens_s", ">=", 30_000, "tok/s"),
     report.Bar("paced.http_us", "<=", 20, "µs of CPU a token"),
@@ -120,8 +123,10 @@ async def watch(engine: Engine, client: RawStreams, seconds: float) -> dict[str,
     by_kind: dict[str, float] = {}
     for process, used in zip(processes, used_s, strict=True):
         by_kind[process.kind] = by_kind.get(process.kind, 0.0) + used
+    total_us = 1e6 * sum(used_s) / max(1, tokens)
     return {
         "tokens_s": tokens / wall_s,
+        "tokens_s_by_cpu": NUM_CORES * 1e6 / total_us,
         "tokens_an_event": tokens / max(1, after.num_events - before.num_events),
         "bytes_a_token": (after.num_bytes - before.num_bytes) / max(1, tokens),
         "failures": after.num_failures,
