@@ -15,7 +15,7 @@ the best of several.
                         least: none is to be dropped EVEN_RATIO times as often as another
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +24,8 @@ from core.clock import NS_PER_S
 from core.engine_core import policy_settings
 from core.policy.baselines.clairvoyant import ClairvoyantPolicy
 from core.policy.cost_model import CostModel, StepWork, largest_chunk
-from core.simulation.history import History
 from core.simulation.policies import prepare
-from core.simulation.run import Simulation, SimulationSettings
+from core.simulation.run import SimulationSettings
 from core.simulation.workload import Workload
 
 Floats = npt.NDArray[np.float64]
@@ -86,15 +85,6 @@ ORDERS: Mapping[str, Order] = {
     "densest-in-time": densest_in_time,
     "evenly-in-time": evenly_in_time,
 }
-
-
-def clairvoyant_runs(
-    workload: Workload, settings: SimulationSettings, margin: float = 0.0
-) -> Iterator[tuple[str, History]]:
-    """Yield the name and the history of each order."""
-    for name in ORDERS:
-        changed, policy = prepare_order(name, workload, settings, margin)
-        yield name, Simulation(changed, workload, policy).run()
 
 
 def prepare_order(

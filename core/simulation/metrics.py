@@ -308,8 +308,3 @@ def is_stable(history: History, warm_up: float) -> bool:
     slope = float(np.polyfit(times_s[keep], tokens[keep], 1)[0])
     arriving = float(history.workload.prompt_tokens.sum()) / times_s[-1]
     return bool(slope <= GROWTH_TOLERANCE * arriving)
-
-
-def worst_miss_share(history: History, times: RequestTimes, chosen: Mask) -> float:
-    """Return the share of promises not kept in the class that fares worst."""
-    return max(each.miss_share for each in by_class(history, times, chosen).values())

@@ -6,7 +6,6 @@ Owns: these families and which page fields they show. Never knows: who scrapes.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -165,13 +164,14 @@ def add(out: Exposition, boards: Boards, facts: EngineFacts) -> None:
     out.add(REQUEST_SUCCESS, success_samples(labels, scheduler))
     out.add(CACHE_CONFIG, [(cache_labels(scheduler, facts), 1)])
     add_histograms(out, SCHEDULER_HISTOGRAMS, [(labels, scheduler)])
-    add_summed(out, labels, [page.record for _, page in boards.of_kind("http")], boards)
+    add_http_sums(out, boards, labels)
 
 
-def add_summed(out: Exposition, labels: Labels, pages: list[Any], boards: Boards) -> None:
-    """Append the histograms of all http processes as one each."""
+def add_http_sums(out: Exposition, boards: Boards, labels: Labels) -> None:
+    """Append the histograms of all http processes as one each; zeros if there is no page."""
+    pages = [page.record for _, page in boards.of_kind("http")] or [boards.record("http")]
     for each in HTTP_HISTOGRAMS:
-        fields = [page[each.field] for page in pages or [boards.record("http")]]
+        fields = [page[each.field] for page in pages]
         counts = np.sum([field["counts"] for field in fields], axis=0).tolist()
         total = float(sum(field["sum"] for field in fields))
         out.add_histogram(each.family, each.bounds, [(labels, counts, total)])
