@@ -31,6 +31,7 @@ from tests.support.promised_loads import (
     conversations,
     crowds,
     long_prompts,
+    returns,
     stream,
     waves,
 )
@@ -39,14 +40,20 @@ from tests.support.workloads import make_workload, simulated_settings
 
 SEEDS = range(1, 4)
 LOADS: dict[str, tuple[Callable[[int], Workload], float]] = {  # and who is protected at the least
-    "light": (lambda seed: stream(seed, 0.6, 300), 0.5),
-    "full": (lambda seed: stream(seed, 1.0, 300), 0.3),
-    "heavy": (lambda seed: stream(seed, 2.0, 300), 0.05),
+    "light": (lambda seed: stream(seed, 0.6, 300, tenants_of(seed)), 0.5),
+    "full": (lambda seed: stream(seed, 1.0, 300, tenants_of(seed)), 0.3),
+    "heavy": (lambda seed: stream(seed, 2.0, 300, tenants_of(seed)), 0.05),
     "crowds": (crowds, 0.05),
+    "returns": (returns, 0.05),
     "waves": (waves, 0.02),
 }
 SIGMA = 0.05
 SLOWEST_TOKENS_PER_S = 2000.0  # beside as many decodes as these streams have at once
+
+
+def tenants_of(seed: int) -> int:
+    """Return how many tenants a stream has: 1, 3, 5 or 7."""
+    return 1 + 2 * (seed % 4)
 
 
 def misses(history: History, request_ids: set[int]) -> list[int]:
@@ -90,7 +97,8 @@ def test_p9_noise_breaks_the_word_to_one_of_a_thousand() -> None:
     late, num_protected = list[tuple[float, int, int]](), 0
     for seed in SEEDS:
         for load in (0.6, 1.0, 2.0):
-            history, policy = watch(stream(seed, load, 300), sigma=SIGMA, seed=seed)
+            workload = stream(seed, load, 300, tenants_of(seed))
+            history, policy = watch(workload, sigma=SIGMA, seed=seed)
             late += [(load, seed, each) for each in misses(history, policy.protected)]
             num_protected += len(policy.protected)
     assert num_protected > 500

@@ -4,7 +4,8 @@ Owns: what arrives when, all from one seed, for a machine that computes TOKENS_P
 second. Never knows: the policy, or what must hold.
 
     stream         Poisson arrivals of two classes
-    crowds         many tenants at one instant, with prompts of one length
+    crowds         many tenants at one instant, with prompts of one length or of all
+    returns        newcomers, and right behind them those whom the others were served more than
     waves          a queue with a long promise, then more than the machine can do with a short one
     long_prompts   prompts that take up to two thirds of their promise
     conversations  prompts of which all but the last tokens were computed before
@@ -45,7 +46,8 @@ def stream(seed: int, load: float, count: int = 400, num_tenants: int = 1) -> Wo
 
 def crowds(seed: int, num_crowds: int = 6) -> Workload:
     """Return crowds of up to 40 tenants with a prompt each, of which the first few can be in time;
-    by turns all of one class, or of two with the same promise.
+    by turns all of one class, or of two with the same promise, and all of one length, or of 50 to
+    8,000 tokens: longer ones that come later should start first.
     """
     random = np.random.default_rng(seed)
     classes = (FAST, SLOW) if seed % 2 else (FAST,)
@@ -53,12 +55,41 @@ def crowds(seed: int, num_crowds: int = 6) -> Workload:
     at_ms = 1500.0
     for _ in range(num_crowds):
         count = int(random.integers(15, 40))
-        prompt = int(np.exp(random.uniform(np.log(400), np.log(3200))))
-        rows += [(at_ms + each, prompt, 2) for each in random.uniform(0, 20, count)]
+        is_even = random.random() < 0.3
+        shortest, longest = (400, 3200) if is_even else (50, 8000)
+        prompts = np.exp(random.uniform(np.log(shortest), np.log(longest), count)).astype(int)
+        prompts = np.full(count, prompts[0]) if is_even else prompts
+        at = at_ms + random.uniform(0, 20, count)
+        rows += [(float(ms), int(prompt), 2) for ms, prompt in zip(at, prompts, strict=True)]
         kinds += [classes[each] for each in random.integers(0, len(classes), count)]
         tenants += range(count)
         at_ms += random.uniform(3000, 6000)
     return _in_order(rows, kinds, tenants, {each: Promise(2.0, 0.06) for each in classes})
+
+
+def returns(seed: int) -> Workload:
+    """Return a tenant that nearly fills the machine for seconds, beside some that only decode and
+    so fall behind; then a few prompts of newcomers, and after them crowds of those.
+    """
+    random = np.random.default_rng(seed)
+    rows, kinds, tenants = _greeting((FAST,))
+    behind = range(2, 2 + int(random.integers(1, 4)))
+    rows += [(50.0 + each, 200, int(random.integers(150, 250))) for each in behind]
+    tenants += behind
+    at_ms, end_ms = 100.0, float(random.uniform(4000, 8000))
+    while at_ms < end_ms:
+        prompt = int(random.integers(300, 1500))
+        rows.append((at_ms, prompt, 2))
+        tenants.append(1)
+        at_ms += 1000 * prompt / TOKENS_PER_S / 0.9
+    newcomers = int(random.integers(2, 8))
+    rows += [(end_ms + n, int(random.integers(300, 700)), 2) for n in range(newcomers)]
+    tenants += [10 + n % 2 for n in range(newcomers)]
+    for tenant in behind:
+        rows += [(end_ms + 20 + n, int(random.integers(300, 900)), 2) for n in range(20)]
+        tenants += [tenant] * 20
+    kinds = [FAST] * len(rows)
+    return _in_order(rows, kinds, tenants, {FAST: Promise(4.0, 0.06)})
 
 
 def waves(seed: int) -> Workload:
