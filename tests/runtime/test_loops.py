@@ -4,6 +4,8 @@ How: the same seeded operations run undisturbed once; then with a death, a delay
 any two steps. What http was told must be the same tokens, or an end with a reason.
 """
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
@@ -225,6 +227,21 @@ def test_an_executor_promises_when_a_step_will_be_over() -> None:
     rig.send("op0", max_tokens=2)
     rig.run()
     assert rig.stamps == [(HeartbeatState.BUSY, STEP_TIMEOUT_NS), (HeartbeatState.IDLE, 0)] * 2
+
+
+def test_a_rank_beside_the_first_computes_and_says_nothing() -> None:
+    """It takes the plan and gives it back as rank 0 does, and sends no result."""
+    rig = LoopRig()
+    ring, executor = rig.plan_rings[0], rig.executors[0]
+    assert executor is not None
+    assert executor.channels.results is not None
+    silent = replace(executor.channels, results=None)
+    ring.writer.send([old_plan(rig.peers.peers["executor.0.0"].serving_epoch)])
+    assert executor.loop.step(silent, rig.clock)
+    assert not executor.loop.step(silent, rig.clock)
+    assert rig.stamps[-2:] == [(HeartbeatState.BUSY, STEP_TIMEOUT_NS), (HeartbeatState.IDLE, 0)]
+    assert ring.writer.statistics().num_used == 0
+    assert executor.channels.results.statistics().sent == 0
 
 
 def test_an_executor_drops_plans_made_for_its_predecessor() -> None:
