@@ -82,7 +82,7 @@ def _price(view: View, width: int) -> Iterator[Line]:
     computed = totals.prompt_tokens + totals.generated_tokens
     computed += totals.recomputed_tokens - totals.cached_tokens
     whole = max(1, computed + sum(totals.leftovers.values()))
-    yield ((" WHAT IT COSTS, since the scheduler's start".ljust(width), Tone.HEAD),)
+    yield ((" WHAT IT COSTS, since the engine's start".ljust(width), Tone.HEAD),)
     yield line((" computed      ", Tone.FAINT), f"{count(computed)} tokens")
     yield line(
         (" left unused   ", Tone.FAINT),

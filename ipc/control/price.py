@@ -1,4 +1,4 @@
-"""`price`: what the promises have cost since the scheduler was started; from the board."""
+"""`price`: what the promises have cost since the engine was started; from the board."""
 
 from ipc.control.declaration import Command, Destination, Effect, ResultField
 
