@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from core.policy.cost_model import CostBasis
-from core.scheduler.plan import ResultError, StepPlan, StepResult
+from core.scheduler.plan import StepPlan, StepResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +76,9 @@ class ExecutorStatistics:
         return ExecutorStatistics(
             steps=self.steps + 1,
             tokens=self.tokens + int(plan.rows["num_new_tokens"].sum()),
-            sampled_tokens=self.sampled_tokens + int((result.rows["token_id"] >= 0).sum()),
-            row_errors=self.row_errors + int((result.rows["error"] != ResultError.NONE).sum()),
+            sampled_tokens=self.sampled_tokens
+            + int(np.count_nonzero(result.rows["token_id"] >= 0)),
+            row_errors=self.row_errors + int(np.count_nonzero(result.rows["error"])),
             busy_ns=self.busy_ns + result.finished_ns - result.started_ns,
         )
 
