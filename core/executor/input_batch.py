@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from core.executor.results import NO_ERROR
 from core.scheduler.plan import PlanFlag, RecordArray, ResultError
 
 Int32Array = npt.NDArray[np.int32]
@@ -81,14 +82,14 @@ class RowTable:
             raise IndexError("a plan row without new tokens, or before the first position")
         errors = np.zeros(len(plan), dtype=np.uint32)
         errors[self._stale(plan)] = ResultError.STALE_ROW
-        live = np.flatnonzero(errors == ResultError.NONE)
+        live = np.flatnonzero(errors == NO_ERROR)
         token_ids = self._token_ids(plan[live])
         bad = (token_ids < 0) | (token_ids >= self._vocab_size)
         if bad.any():
             sequence = np.repeat(live, plan["num_new_tokens"][live])
             errors[sequence[bad]] = ResultError.BAD_TOKEN
-            token_ids = token_ids[errors[sequence] == ResultError.NONE]
-        return self._batch(plan[errors == ResultError.NONE], token_ids), errors
+            token_ids = token_ids[errors[sequence] == NO_ERROR]
+        return self._batch(plan[errors == NO_ERROR], token_ids), errors
 
     def remember(
         self, row: Int32Array, generation: npt.NDArray[np.uint32], token_ids: Int32Array

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from core.executor.input_batch import InputBatch, Int32Array, RowTable
-from core.executor.results import empty_results, is_reported
+from core.executor.results import NO_ERROR, empty_results, is_reported
 from core.executor.sampler import Sampled, sample, token_logprobs
 from core.executor.sampling_batch import IndexArray, read_sampling
 from core.kernels.choice import Choice
@@ -57,7 +57,7 @@ class ModelRunner:
         """Compute PLAN_ROW[n]; return (RESULT_ROW[m], LOGPROB[k]), m <= n, in plan order."""
         batch, errors = self._table.assemble(plan)
         results = empty_results(plan, errors)
-        computed = np.flatnonzero(errors == ResultError.NONE)
+        computed = np.flatnonzero(errors == NO_ERROR)
         logprobs: list[RecordArray] = []
         if len(computed):
             hidden = self._forward(batch)

@@ -19,13 +19,12 @@ from core.clock import NS_PER_US, Clock
 from core.executor.input_batch import InputBatch, RowTable
 from core.executor.philox import words
 from core.executor.protocol import NO_STATISTICS, ExecutorInfo, ExecutorSettings, ExecutorStatistics
-from core.executor.results import empty_results, is_reported
+from core.executor.results import NO_ERROR, empty_results, is_reported
 from core.policy.cost_model import CostBasis
 from core.scheduler.plan import (
     LOGPROB,
     PlanFlag,
     RecordArray,
-    ResultError,
     StepPlan,
     StepResult,
     empty_logprobs,
@@ -120,7 +119,7 @@ class SimulatedExecutor:
     def _answer(self, plan: RecordArray) -> tuple[RecordArray, RecordArray]:
         batch, errors = self._table.assemble(plan)
         results = empty_results(plan, errors)
-        computed = np.flatnonzero(errors == ResultError.NONE)
+        computed = np.flatnonzero(errors == NO_ERROR)
         sampled = np.flatnonzero(batch.has(PlanFlag.SAMPLE))
         entries: list[RecordArray] = []
         if len(sampled):
