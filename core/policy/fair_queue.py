@@ -19,7 +19,8 @@ both, divided by their weights. A window is a time of service of the heaviest ch
 Virtual service is counted in 1/PRECISION of a unit. `FairQueue` is one parent with few children;
 `FairTable` is many groups of many children side by side, the same in int64. Its range suffices: V
 is taken back to 0 before it passes 2^61, and no child is further than MAX_DEBT from it: further
-off, the difference counts as that much.
+off, the difference counts as that much. What belongs to a group is spread over its column before it
+meets the table: numpy is several times slower where it must repeat rows of a few entries.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +30,8 @@ import numpy.typing as npt
 
 Mask = npt.NDArray[np.bool_]
 Charges = npt.NDArray[np.int64]
-PRECISION = 1 << 16
+PRECISION_BITS = 16
+PRECISION = 1 << PRECISION_BITS
 MAX_DEBT = 1 << 60
 REBASE_ABOVE = 1 << 61
 FAR = np.iinfo(np.int64).max
@@ -95,6 +97,8 @@ class FairTable:
         self._rebased = [0] * num_groups
         self._cost: Charges = np.zeros((0, 1), np.int64)  # of a unit of charge, in virtual service
         self._groups = np.arange(num_groups)
+        self._group_of = np.zeros((0, num_groups), np.int64)  # of each entry of the table
+        self._costs: Charges = np.zeros((0, num_groups), np.int64)  # `_cost` in all groups
         self._dearest = PRECISION
         self._most_added = 0  # to any child since the range was looked at
 
@@ -111,6 +115,8 @@ class FairTable:
         self.virtual = np.concatenate([debt, added]) + self.floor
         self._cost = cost
         self._dearest = int(cost.max())
+        self._costs = np.repeat(cost, len(self.floor), axis=1)
+        self._group_of = np.tile(self._groups, (len(weights), 1))
 
     def wake(self, child: int, group: int, kept: int = 0) -> None:
         """`child` has something to be served again; of what it is behind it keeps `kept`."""
@@ -132,7 +138,7 @@ class FairTable:
             amounts = np.minimum(amounts, MAX_DEBT // self._cost)
             self.virtual = np.minimum(self.virtual, self.floor + MAX_DEBT)
             self._most_added = 0
-        self.virtual += amounts * self._cost
+        self.virtual += amounts * self._costs
 
     def advance(self, serviceable: Mask) -> list[int]:
         """Let V follow the least served of the children that could use more, bool as `virtual`;
@@ -164,8 +170,14 @@ class FairTable:
         """Return which children are within `window` units of the least served one that could use
         more, bool[children, groups].
         """
-        mask: Mask = self.virtual <= self._least + min(window * PRECISION, MAX_DEBT)
+        most = self._least + min(window * PRECISION, MAX_DEBT)
+        mask: Mask = self.virtual <= most.take(self._group_of)
         return mask
+
+    def leads(self) -> Charges:
+        """Return v − V of all children in whole units, int64[children, groups]."""
+        leads: Charges = (self.virtual - self.floor.take(self._group_of)) >> PRECISION_BITS
+        return leads
 
     def is_within(self, child: int, group: int, window: int) -> bool:
         """Tell whether one child is."""

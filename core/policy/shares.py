@@ -52,6 +52,7 @@ class Shares:
         self._classes.resize([self.limits.of(c).weight for c in TrafficClass])
         self._set_windows()
         self._rested: dict[int, tuple[int, int, int]] = {}  # by flow: what it was behind, V, levels
+        self._each_tenant = np.ones(0, np.int64)
         self._num_levels = np.zeros(
             NUM_CLASSES, np.int64
         )  # how often tenants of a class were level
@@ -88,6 +89,7 @@ class Shares:
         self._tenants.resize([self.limits.tenant(n).weight if n else others for n in names])
         missing = len(names) * NUM_CLASSES - len(self.charged)
         self.charged = np.concatenate([self.charged, np.zeros(missing, np.int64)])
+        self._each_tenant = np.ones(len(names), np.int64)  # times a table: the sums of its columns
 
     def wake(self, flow: int) -> None:
         """A flow is about to have a waiting request and has none."""
@@ -265,8 +267,7 @@ class Shares:
 
     def leads(self) -> Charges:
         """Return that of all flows, int64[flows]."""
-        leads: Charges = (self._tenants.virtual - self._tenants.floor) // PRECISION
-        return leads.reshape(-1)
+        return self._tenants.leads().reshape(-1)
 
     def class_leads(self) -> Charges:
         """Return the same for classes among each other, int64[classes]."""
@@ -356,7 +357,7 @@ class Shares:
         return the sum.
         """
         self.charged += amounts
-        by_class: list[int] = np.add.reduce(amounts.reshape(-1, NUM_CLASSES), axis=0).tolist()
+        by_class: list[int] = (self._each_tenant @ amounts.reshape(-1, NUM_CLASSES)).tolist()
         for traffic_class, units in enumerate(by_class):
             self._classes.charge(traffic_class, units)
         total = sum(by_class)
