@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.notifications import SeverityLevel
 
 from dashboard.commands import Typed, TypingError, parse, question
 from dashboard.export import ExportError, write_csv, write_json
@@ -105,6 +106,18 @@ class DashboardApp(App[None]):
         self.push_screen(self.page_name)
         self.set_interval(1 / self.options.hertz, self.tick)
         self.call_after_refresh(self.tick)
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = False,
+    ) -> None:
+        """Show a message as it is: the brackets of a key path are no markup."""
+        super().notify(message, title=title, severity=severity, timeout=timeout, markup=markup)
 
     def tick(self) -> None:
         """Read a frame and show it."""

@@ -46,6 +46,16 @@ def test_colon_gives_a_command_that_was_typed_whole(play: Play) -> None:
     play(acts)
 
 
+def test_a_message_is_shown_as_it_is(play: Play) -> None:
+    """The tenant's name in a key path is not taken for markup."""
+
+    async def acts(stage: Stage) -> None:
+        stage.app.notify("tenants[acme].weight = inf", severity="error")
+        await stage.until_shown("tenants[acme].weight = inf")
+
+    play(acts)
+
+
 def test_the_palette_asks_for_what_is_missing(play: Play) -> None:
     """A command without its arguments opens a form; a wrong value is named in it."""
 
