@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.engine_core import policy_settings
-from core.policy.base import Blocked, Step
+from core.policy.base import Blocked, DecodeBatch, Step
 from core.policy.contenders import Contenders
 from core.policy.cost_model import CostModel
 from core.policy.flows import Flows
@@ -76,9 +76,9 @@ class WatchedPolicy(HeadracePolicy):
         note = StepNote(charged, decodes, self._is_ahead, self._class_is_ahead, wanting, has_grant)
         self.notes.append(note)
 
-    def _contenders(self, step: Step) -> Contenders:
+    def _contenders(self, step: Step, decodes: DecodeBatch) -> Contenders:
         """Look at the windows when it is known who could use more, before anything is granted."""
-        contenders = super()._contenders(step)
+        contenders = super()._contenders(step, decodes)
         self._is_ahead: Mask = ~self._shares.tenants_within().reshape(-1)
         self._class_is_ahead: Mask = np.array(
             [not self._shares.is_class_within(c) for c in TrafficClass]
