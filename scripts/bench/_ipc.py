@@ -235,9 +235,13 @@ async def pipeline(args: argparse.Namespace, depth: int) -> dict[str, Any]:
         "engine.num_kv_blocks=65536",
         *args.set,
     ]
-    async with running_engine("ipc", settings) as engine, Client(engine.url) as client:
-        async with all_rows_taken(client, args.rows, round(3 * args.seconds / args.step_us * 1e6)):
-            watch = await watch_steps(engine, args.seconds)
+    output_tokens = round(3 * args.seconds / args.step_us * 1e6)
+    async with (
+        running_engine("ipc", settings) as engine,
+        Client(engine.url) as client,
+        all_rows_taken(client, args.rows, output_tokens),
+    ):
+        watch = await watch_steps(engine, args.seconds)
     idle_us = watch.idle_us()
     if not idle_us:
         raise RuntimeError("no two steps in a row were seen")
