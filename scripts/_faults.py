@@ -160,9 +160,21 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "shorter-promises-forgotten", "P9", f"{PROMISED}test_p9_who_is_protected_is_in_time",
+        "core/policy/precedence.py",
+        "        return max(0.0, 1 - taken)\n",
+        "        return 1.0\n",
+    ),
+    Fault(
+        "later-ones-stand-before", "P9", f"{PROMISED}test_p9_who_is_protected_is_in_time",
         PROTECTION,
-        "        return max(0.0, 1 - sum(shorter)), int(ahead_s * NS_PER_S)\n",
-        "        return 1.0, 0\n",
+        "                return place_ns + 1\n",
+        "                return wanted_ns\n",
+    ),
+    Fault(
+        "what-is-made-up-for-forgotten", "P9", f"{PROMISED}test_p9_who_is_protected_is_in_time",
+        PROTECTION,
+        "return due + self._made_up_for(request, own_tokens) <= rate",
+        "return due <= rate",
     ),
     Fault(
         "demand-of-one-class", "P9", f"{PROMISED}test_p9_who_is_protected_is_in_time",
