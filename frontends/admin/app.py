@@ -10,7 +10,7 @@ Owns: routes and their statuses. Never knows: sockets, or how commands are carri
 under `frontends.http.protocol`, which has bounded head, body and time before anything here runs.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import orjson
@@ -176,10 +176,20 @@ async def read_call(scope: Scope, receive: Receive) -> Call | None:
     message = await receive()
     if message["type"] == "http.disconnect":
         return None
-    headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
     client = scope.get("client")
     peer = f"http {client[0]}:{client[1]}" if client else "http"
-    return Call(scope["method"], scope["path"], headers, message["body"], peer)
+    return Call(scope["method"], scope["path"], headers_of(scope["headers"]), message["body"], peer)
+
+
+def headers_of(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return headers by name; of one that comes twice neither value counts, but both with a comma
+    between them, which is no host and no key.
+    """
+    headers: dict[str, str] = {}
+    for key, value in pairs:
+        name, text = key.decode("latin-1"), value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {text}" if name in headers else text
+    return headers
 
 
 async def write_answer(send: Send, answer: Answer) -> None:

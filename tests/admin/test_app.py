@@ -133,6 +133,7 @@ def test_an_unknown_path_says_nothing_without_the_key(socket_directory: Path) ->
         {"host": "evil.example:80", "origin": "http://evil.example:80"},
         {"origin": "http://evil.example"},
         {"origin": "null"},
+        {"Host": "localhost"},  # a second one
     ],
 )
 def test_a_web_page_cannot_ask_even_with_the_key(
