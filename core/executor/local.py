@@ -131,6 +131,7 @@ class LocalExecutor:
             finished_ns=self._clock.now_ns(),
             rows=rows,
             logprobs=logprobs,
+            scheduler_epoch=plan.scheduler_epoch,
         )
         self._statistics = self._statistics.after(plan, result)
         return result

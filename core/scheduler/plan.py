@@ -196,7 +196,7 @@ class StepResult:
     finished_ns: int
     rows: RecordArray  # RESULT_ROW[n]
     logprobs: RecordArray = field(default_factory=empty_logprobs)  # LOGPROB[m]
-    scheduler_epoch: int = 0  # of the plan; copied by the executor's loop, others drop the result
+    scheduler_epoch: int = 0  # of the plan; schedulers of another epoch drop the result
 
 
 @dataclass(frozen=True, slots=True)

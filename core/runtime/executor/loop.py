@@ -11,7 +11,6 @@ plans under the same epoch, since their group is always started as one, and send
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from core.clock import NS_PER_MS, Clock
 from core.executor.protocol import Executor, ExecutorInfo
@@ -78,7 +77,7 @@ class ExecutorLoop:
         channels.stamp(HeartbeatState.BUSY, now_ns, now_ns + self._step_timeout_ns)
         result = self._executor.execute(plan)
         channels.stamp(HeartbeatState.IDLE, clock.now_ns())
-        self._send(channels, result_parts(replace(result, scheduler_epoch=plan.scheduler_epoch)))
+        self._send(channels, result_parts(result))
         self._count(result)
         self._publish(channels.page, clock.now_ns())
 
