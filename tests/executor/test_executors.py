@@ -122,12 +122,12 @@ def test_bad_rows_have_errors(driver: PlanDriver) -> None:
 
 
 def test_results_carry_the_names_of_their_plan(driver: PlanDriver) -> None:
-    """Replica, epoch and step number come back unchanged."""
+    """Replica, both epochs and step number come back unchanged."""
     sequence = driver.add([5, 6], 1)
     rows = driver.plan({sequence: 2}).rows
-    result = driver.executor.execute(StepPlan(3, 7, 99, rows))
-    named = (result.replica, result.epoch, result.step)
-    assert named == (3, 7, 99)
+    result = driver.executor.execute(StepPlan(3, 7, 99, rows, scheduler_epoch=5))
+    named = (result.replica, result.epoch, result.step, result.scheduler_epoch)
+    assert named == (3, 7, 99, 5)
     assert result.finished_ns >= result.started_ns > 0
 
 
