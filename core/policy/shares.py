@@ -112,6 +112,8 @@ class Shares:
         decode_units = self.ledger.stopped(request)
         self._flows.charge(request, decode_units)
         if not self._flows.num_running[request.flow]:
+            if self._is_stale:
+                self._catch_up()
             traffic_class = request.traffic_class
             self._rested[request.flow] = (
                 self._lag_kept(request.flow),
@@ -257,8 +259,6 @@ class Shares:
         """Return how far behind V each tenant of a class is, or would be if it came now, in units
         for the heaviest tenant, int64[tenants].
         """
-        if self._is_stale:
-            self._catch_up()
         lags = self._tenants.floor[traffic_class] - self._tenants.virtual[:, traffic_class]
         behind: Charges = np.maximum(lags, 0)
         for tenant in np.flatnonzero((behind > 0) & ~self._wanting()[:, traffic_class]).tolist():
@@ -300,8 +300,6 @@ class Shares:
 
     def _lag_kept(self, flow: int) -> int:
         """Return what a flow is behind now, up to the most that it may keep."""
-        if self._is_stale:
-            self._catch_up()
         behind = -self._tenants.lag(*divmod(flow, NUM_CLASSES))
         return max(0, min(behind, KEPT_WINDOWS * self.tenant_window * PRECISION))
 
