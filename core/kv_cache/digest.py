@@ -28,18 +28,20 @@ def namespace_digest(secret: bytes, tenant: str, adapter: str) -> bytes:
     return hasher.digest()
 
 
+def block_digest(secret: bytes, parent: bytes, token_ids: npt.NDArray[np.int32]) -> bytes:
+    """Return the name, 16 bytes, of the block `token_ids` (int32[block_size]) behind `parent`."""
+    hasher = _block_hasher(secret).copy()
+    hasher.update(parent)
+    hasher.update(token_ids.data)
+    return hasher.digest()
+
+
 def chain_digests(
     secret: bytes, parent: bytes, token_ids: npt.NDArray[np.int32], block_size: int
 ) -> Iterator[bytes]:
-    """Yield the name, 16 bytes, of each full block of `token_ids` (int32[n]); that of a block
-    follows from the name of the one before it, for the first from `parent`.
-    """
-    blank, content = _block_hasher(secret), token_ids.data
-    for end in range(block_size, len(token_ids) + 1, block_size):
-        hasher = blank.copy()
-        hasher.update(parent)
-        hasher.update(content[end - block_size : end])
-        parent = hasher.digest()
+    """Yield the name of each full block of `token_ids` (int32[n]), the first behind `parent`."""
+    for start in range(0, len(token_ids) - block_size + 1, block_size):
+        parent = block_digest(secret, parent, token_ids[start : start + block_size])
         yield parent
 
 
