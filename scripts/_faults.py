@@ -155,14 +155,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "demand-test-upside-down", "P9", f"{PROMISED}test_p9_who_is_protected_is_in_time",
         PROTECTION,
-        "if due > rate * share",
-        "if due < rate * share",
+        "if due > share * possible",
+        "if due < share * possible",
     ),
     Fault(
         "shorter-promises-forgotten", "P9", f"{PROMISED}test_p9_who_is_protected_is_in_time",
-        "core/policy/precedence.py",
-        "        return max(0.0, 1 - taken)\n",
-        "        return 1.0\n",
+        PROTECTION,
+        "        return self._precedence.left[traffic_class], begin_ns\n",
+        "        return 1.0, now_ns + LONGEST_STEP_NS\n",
     ),
     Fault(
         "later-ones-stand-before", "P9", f"{PROMISED}test_p9_who_is_protected_is_in_time",
@@ -173,14 +173,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "what-is-made-up-for-forgotten", "P9", f"{PROMISED}test_p9_who_is_protected_is_in_time",
         PROTECTION,
-        "return due + self._made_up_for(request, own_tokens) <= rate",
-        "return due <= rate",
+        "return due + self._made_up_for(request, own_tokens) <= share",
+        "return due <= share",
     ),
     Fault(
         "demand-of-one-class", "P9", f"{PROMISED}test_p9_who_is_protected_is_in_time",
         "core/policy/deadlines.py",
-        "total, node = 0, index + 1",
-        "total, node = 0, index",
+        "total, node = 0, min(index + 1, self._size)",
+        "total, node = 0, min(index, self._size)",
     ),
     Fault(
         "infeasible-upside-down", "P10", f"{PROMISED}test_p10_the_infeasible_miss_even_alone",
@@ -298,15 +298,15 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "class-sequences-off-by-one", "P7", f"{LIMITS}[8]", START_LIMITS,
-        "0 < config.max_seqs <= running[index]",
-        "0 < config.max_seqs < running[index]",
+        "or 0 < config.max_seqs <= has.num_requests",
+        "or 0 < config.max_seqs < has.num_requests",
     ),
     Fault(
         "reserve-for-nobody", "P6",
         f"{GATES}::test_reserved_sequences_are_lent_only_to_those_that_can_be_preempted",
         START_LIMITS,
-        "elif self._is_fixed[index] and 0 <",
-        "elif not self._is_fixed[index] and 0 <",
+        "[is_fixed and num_left <= kept",
+        "[not is_fixed and num_left <= kept",
     ),
     Fault(
         "row-lent-for-good", "P6",
