@@ -132,19 +132,18 @@ class Protection:
     def _holds(self, request: Request, now_ns: int) -> bool:
         """Apply the demand test."""
         place_ns, own_class = due_ns(request), request.traffic_class
-        left_s = (request.ttft_deadline_ns - self._begin_ns(own_class, now_ns)) / NS_PER_S
-        rate = RATE_SHARE * self._rate.cautious()
-        share = self._precedence.left[own_class]
+        share, begin_ns = self._left_to(own_class, now_ns)
+        possible = self._tokens_between(begin_ns, request.ttft_deadline_ns)
         due = self._tokens_until(place_ns)
-        if due > rate * share * left_s:
+        if due > share * possible:
             return False
         class_tokens = self._of_class[own_class].due_by(place_ns)
         class_tokens += self._under_way.tokens_until(place_ns)
         own_tokens = self._flow_tokens[request.flow]
         own_tokens += sum(each.num_tokens for each in self._under_way.of_flow(request.flow))
-        if not self._is_class_within(own_class, class_tokens, rate * left_s):
+        if not self._is_class_within(own_class, class_tokens, possible):
             return False
-        return due + self._made_up_for(request, own_tokens) <= rate * share * left_s
+        return due + self._made_up_for(request, own_tokens) <= share * possible
 
     def _behind(
         self, traffic_class: TrafficClass, num_tokens: int, wanted_ns: int, now_ns: int
@@ -155,11 +154,10 @@ class Protection:
         places = self._places[traffic_class]
         first = bisect_left(places, (wanted_ns,))
         looked_at = max(first, len(places) - MAX_LATER)
-        rate = RATE_SHARE * self._rate.cautious() * self._precedence.left[traffic_class]
-        begin_ns = self._begin_ns(traffic_class, now_ns)
+        share, begin_ns = self._left_to(traffic_class, now_ns)
         for place_ns, _, later in reversed(places[looked_at:]):
             due = self._tokens_until(place_ns) + num_tokens
-            if due > rate * (later.ttft_deadline_ns - begin_ns) / NS_PER_S:
+            if due > share * self._tokens_between(begin_ns, later.ttft_deadline_ns):
                 return place_ns + 1
         return wanted_ns if looked_at == first else places[looked_at - 1][0] + 1
 
@@ -167,13 +165,19 @@ class Protection:
         """Return the tokens that stand up to a place in the order, under way or waiting."""
         return self._under_way.tokens_until(place_ns) + self._of_all.due_by(place_ns)
 
-    def _begin_ns(self, traffic_class: TrafficClass, now_ns: int) -> int:
-        """Return when a class will begin to have what others leave of the rate, at the latest."""
+    def _tokens_between(self, begin_ns: int, end_ns: int) -> float:
+        """Return how many tokens can be computed meanwhile; it may be negative."""
+        return RATE_SHARE * self._rate.cautious() * (end_ns - begin_ns) / NS_PER_S
+
+    def _left_to(self, traffic_class: TrafficClass, now_ns: int) -> tuple[float, int]:
+        """Return the share of the rate that others leave to a class, and from when on at the latest
+        it has that.
+        """
         begin_ns = now_ns + LONGEST_STEP_NS + self._company_ns[traffic_class]
-        if not self._precedence.waits_for_windows[traffic_class]:
-            return begin_ns
-        tokens = self._shares.class_window / max(1.0, self._shares.book.prices.prefill_token)
-        return begin_ns + int(tokens / max(1.0, self._rate.total()) * NS_PER_S)
+        if self._precedence.waits_for_windows[traffic_class]:
+            tokens = self._shares.class_window / max(1.0, self._shares.book.prices.prefill_token)
+            begin_ns += int(tokens / max(1.0, self._rate.total()) * NS_PER_S)
+        return self._precedence.left[traffic_class], begin_ns
 
     def _is_class_within(
         self, traffic_class: TrafficClass, class_tokens: int, possible: float
