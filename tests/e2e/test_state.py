@@ -223,7 +223,8 @@ def test_every_command_twice_is_the_same_as_once(engine: Engine) -> None:
 def audit(engine: Engine) -> list[Json]:
     """Return the audit log of the engine's admin workers."""
     path = engine.log.parent / "state" / "headrace" / engine.name / "audit.jsonl"
-    return [{"error": "", **json.loads(line)} for line in path.read_text().splitlines()]
+    whole_lines = path.read_text().rpartition("\n")[0].splitlines()
+    return [{"error": "", **json.loads(line)} for line in whole_lines]
 
 
 def test_a_log_level_is_in_force_everywhere(engine: Engine) -> None:

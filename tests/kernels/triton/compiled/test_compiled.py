@@ -13,7 +13,7 @@ from scripts.bench._kernel_compile import Compiled
 from scripts.bench._kernel_variants import HEAD_DIMS, Work, variants
 from scripts.bench._kernels import GPUS, faults, reckon, resident_blocks, unevenness
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 A100, H100, B200 = GPUS
 FINE = Compiled(64, 0, 40_000, {"mma.sync": 8})
 LARGE = Compiled(64, 0, 170_000, {"mma.sync": 8})
