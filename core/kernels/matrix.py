@@ -110,8 +110,8 @@ def quantize(weight: Tensor, quantization: Quantization) -> tuple[Tensor, Tensor
 
 def _nearest(split: Tensor, scales: Tensor, low: int, high: int) -> Tensor:
     """Return `split` [columns, groups, n] as integers of `scales` [columns, groups]."""
-    inverse = torch.where(scales != 0, 1 / scales, 0.0)
-    return (split * inverse[..., None]).round_().clamp_(low, high)
+    divisors = torch.where(scales != 0, scales, 1.0)
+    return (split / divisors[..., None]).round_().clamp_(low, high)
 
 
 def _least_error(split: Tensor, quantization: Quantization) -> tuple[Tensor, Tensor]:

@@ -163,11 +163,10 @@ def main() -> int:
     args = parser().parse_args()
     environment = openmp_environment(args.threads)
     if any(os.environ.get(name) != value for name, value in environment.items()):
-        os.execve(
-            sys.executable,
-            [sys.executable, "-m", "scripts.bench._executor", *sys.argv[1:]],
-            os.environ | environment,
-        )
+        command = [sys.executable, "-m", "scripts.bench._executor", *sys.argv[1:]]
+        # Once its threads are placed, a process counts the cores of its first thread only.
+        command += ["--threads", str(args.threads)]
+        os.execve(sys.executable, command, os.environ | environment)
     return report.run("executor", lambda: run(args), args.json)
 
 
