@@ -1,6 +1,7 @@
 """All places that show numbers agree with what clients counted, on a real engine.
 
-How: the benchmark `agree` with few requests; see `scripts/bench/_agree.py`.
+How: the benchmark `agree` with few requests; see `scripts/bench/_agree.py`. What it says of times
+is left to the benchmark: a client that waits for a processor measures more than the engine.
 """
 
 import asyncio
@@ -36,5 +37,6 @@ def test_every_place_shows_what_clients_counted(
             return await compare(engine, REQUESTS, SEED, victim)
 
     figures = asyncio.run(run())
-    failed = [verdict for verdict in report.judge(figures, bars(victim)) if not verdict.ok]
+    counted = [bar for bar in bars(victim) if bar.name != "differences.quantiles"]
+    failed = [verdict for verdict in report.judge(figures, counted) if not verdict.ok]
     assert not failed, (failed, figures["details"], f"seed {SEED}")
