@@ -24,92 +24,28 @@ What waits counts for V, blocked or not, unless a limit of its own keeps it from
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import ceil
 
 import numpy as np
 import numpy.typing as npt
 
-from core.clock import NS_PER_MS
-from core.policy.base import Blocked, DecodeBatch, Grant, Step
+from core.policy.base import Blocked, Grant, Step
 from core.policy.company import Company
 from core.policy.flows import NO_PROMISE_NS, NOBODY_NS, Flows, due_ns
-from core.policy.limits import Limits
 from core.policy.locality import Locality
 from core.policy.shares import Shares
+from core.policy.step_shares import CLASSES, ClassTokens, StepShares
 from core.request import Request, RequestStatus
-from core.tenancy import NUM_CLASSES, TrafficClass
+from core.tenancy import NUM_CLASSES
 
 CLOSING = frozenset({Blocked.SEQUENCES, Blocked.DRAINING})
-UNLIMITED = 1 << 40
 TRIES = 4
 CROWDING_LATER_NS = 1 << 60  # added to due times: after all that are promised, before others
 CLAIMING = frozenset({Blocked.MEMORY, Blocked.HEADROOM})
-RESERVE_AFTER = 0.5  # of the promised time to the first token
 OF_CLASS = frozenset({Blocked.CLASS_CAP, Blocked.RESERVE, Blocked.CLAIM})
-CLASSES = tuple(range(NUM_CLASSES))
 _EACH_CLASS = np.arange(NUM_CLASSES)
 Mask = npt.NDArray[np.bool_]
 Times = npt.NDArray[np.int64]
 Reasons = npt.NDArray[np.int8]  # `Blocked` of each flow
-
-
-class StepShares:
-    """What of a step belongs to each class: at the most, and before any other."""
-
-    def __init__(self, limits: Limits, tile: int) -> None:
-        """Take the settings of all classes; a cap is no smaller than `tile` tokens."""
-        self._tile = tile
-        configs = [limits.of(each) for each in TrafficClass]
-        self.strict = [c for c, config in enumerate(configs) if config.strict_first]
-        self._can_be_dropped = [config.preemptible for config in configs]
-        self._has_memory = [config.reserved_kv_fraction > 0 for config in configs]
-        self._reserved = [config.reserved_step_fraction for config in configs]
-        self.reserving = [c for c, fraction in enumerate(self._reserved) if fraction]
-        self._most = [config.max_step_fraction for config in configs]
-        self._patience_ns = [
-            int((1 - RESERVE_AFTER) * config.ttft_ms * NS_PER_MS) or NOBODY_NS for config in configs
-        ]
-
-    def needs_reserve(self, traffic_class: int, left_ns: int) -> bool:
-        """Tell whether the reserve of a class acts for who is due in `left_ns`."""
-        return left_ns <= self._patience_ns[traffic_class] or left_ns > NO_PROMISE_NS // 2
-
-    def can_be_dropped_for(self, traffic_class: int) -> list[int]:
-        """Return the classes that are preempted when one of `traffic_class` lacks memory."""
-        if self._can_be_dropped[traffic_class]:
-            return []
-        return [c for c in CLASSES if self._can_be_dropped[c]]
-
-    def have_memory(self) -> list[int]:
-        """Return the classes that have memory reserved."""
-        return [c for c in CLASSES if self._has_memory[c]]
-
-    def open(self, decodes: DecodeBatch, capacity: int) -> "ClassTokens":
-        """Share out a step of `capacity` tokens, of which the `decodes` have theirs."""
-        used = np.bincount(decodes.traffic_class, minlength=NUM_CLASSES).tolist()
-        return ClassTokens(
-            reserved=[
-                ceil(share * capacity) - n for share, n in zip(self._reserved, used, strict=True)
-            ],
-            most=[
-                UNLIMITED if most == 1 else max(self._tile, int(most * capacity)) - n
-                for most, n in zip(self._most, used, strict=True)
-            ],
-        )
-
-
-@dataclass(slots=True)
-class ClassTokens:
-    """Tokens of a step for each class: still kept for it, and still allowed."""
-
-    reserved: list[int]
-    most: list[int]
-
-    def take(self, traffic_class: int, num_tokens: int) -> None:
-        """Take in that the class was granted `num_tokens`."""
-        self.reserved[traffic_class] -= num_tokens
-        self.most[traffic_class] -= num_tokens
 
 
 class Contenders:

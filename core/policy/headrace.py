@@ -31,7 +31,7 @@ from core.policy.base import (
 )
 from core.policy.calibration import CostModels
 from core.policy.company import Company
-from core.policy.contenders import Contenders, StepShares
+from core.policy.contenders import Contenders
 from core.policy.cost_model import CostBasis, CostModel
 from core.policy.flows import Flows, place
 from core.policy.gates import Gates
@@ -47,6 +47,7 @@ from core.policy.prices import PriceBook
 from core.policy.settings import PolicySettings
 from core.policy.shares import Shares
 from core.policy.shedding import Shedding
+from core.policy.step_shares import StepShares
 from core.request import Request, RequestStatus
 
 # Not what expired: its client knew the time and had what came till then, as if it had cancelled.
@@ -169,7 +170,8 @@ class HeadracePolicy(Policy):
 
     def _contenders(self, step: Step, decodes: DecodeBatch) -> Contenders:
         """Collect who could be served, within the limits of classes and tenants."""
-        tokens = self._guardrails.open(decodes, self._leftovers.capacity(step.replica))
+        capacity = self._leftovers.capacity(step.replica)
+        tokens = self._guardrails.open(decodes, capacity, step.replica)
         reasons = self._gates.open(decodes, step.load(), step.now_ns)
         owed = self._gates.owed_rows(step.replica)
         reasons = self._lent_rows.keep(step, self._shares.limits, reasons, owed)

@@ -7,13 +7,14 @@ from core.clock import NS_PER_MS, NS_PER_S
 from core.config import PolicyConfig
 from core.policy.base import Blocked, Grant
 from core.policy.company import Company
-from core.policy.contenders import TRIES, Contenders, StepShares
+from core.policy.contenders import TRIES, Contenders
 from core.policy.flows import Flows
 from core.policy.headrace import HeadracePolicy
 from core.policy.limits import Limits
 from core.policy.settings import PolicySettings
+from core.policy.step_shares import StepShares
 from core.request import Request, RequestStatus
-from core.tenancy import NUM_CLASSES, ClassConfig, ClassesConfig, TrafficClass
+from core.tenancy import ClassConfig, ClassesConfig, TrafficClass
 from tests.support.policy_step import PolicyStep
 from tests.support.scheduling import make_request
 
@@ -253,17 +254,3 @@ def test_who_waits_for_company_goes_after_all_others(units_ahead: int) -> None:
     contenders.pass_over(Company(rig.limits, 0.25), 400 * NS_PER_MS)
     assert block(contenders, Blocked.ELSEWHERE) is other
     assert contenders.next() is waiting
-
-
-def test_reserves_and_caps_count_the_decodes_of_the_class() -> None:
-    """What a class has in the step already is part of both."""
-    config = ClassConfig(reserved_step_fraction=0.2, max_step_fraction=0.5)
-    rig = Rig(interactive=config)
-    running = [rig.waits(1, INTERACTIVE) for _ in range(15)]
-    for request in running:
-        rig.step.start(request)
-    rig.step.decoding = running
-    tokens = StepShares(rig.limits, 1).open(rig.step.decodes(), 100)
-    assert (tokens.reserved[INTERACTIVE], tokens.most[INTERACTIVE]) == (5, 35)
-    assert tokens.reserved[STANDARD] == 0
-    assert len(tokens.most) == NUM_CLASSES
