@@ -19,7 +19,7 @@ from frontends.cli.control_client import Engine, call, find_engine
 from frontends.cli.following import Follower
 from frontends.cli.recorded_trace import MACHINE_FILE, record_trace
 from frontends.cli.render import render_result
-from ipc.control.declaration import Argument, ArgumentError, Command, ReplyCode
+from ipc.control.declaration import Argument, ArgumentError, Command, Effect, ReplyCode
 from ipc.control.registry import COMMANDS
 
 DESCRIPTION = """Look into and control a running engine of this user.
@@ -30,6 +30,7 @@ EXIT_CODES = {
     ReplyCode.BAD_ARGUMENT: ExitCode.USAGE,
     ReplyCode.UNKNOWN_COMMAND: ExitCode.USAGE,
 }
+LOOKS = 20  # at a busy process, until it is given up
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -130,7 +131,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
         Follower(asked, command.result[0].name, terminal, args.json).run(checked)
     if command.joins_trace:
         machine = cache_directory(os.environ) / MACHINE_FILE
-        recorded = record_trace(partial(ask, engine, command), checked, args.file, machine)
+        recorded = record_trace(partial(look, engine, command), checked, args.file, machine)
         result: dict[str, object] = {"file": str(args.file), **asdict(recorded)}
     elif command.saves_file:
         size = save(ask(engine, command, checked), args.file)
@@ -150,6 +151,18 @@ def ask(engine: Engine, command: Command, args: Mapping[str, object]) -> dict[st
     if reply.error:
         raise CommandError(reply.error, exit_code(reply.code))
     return reply.result
+
+
+def look(engine: Engine, command: Command, args: Mapping[str, object]) -> dict[str, object]:
+    """Return the result of a command that changes nothing, asked again while a busy process does
+    not answer in time: one missing piece would cost all the others. Raises CommandError.
+    """
+    assert command.effect is Effect.READ, command.name
+    for _ in range(LOOKS - 1):
+        reply = call(engine, command.name, args)
+        if reply.code != ReplyCode.NOT_CONFIRMED:
+            break
+    return ask(engine, command, args) if reply.error else reply.result
 
 
 def save(result: Mapping[str, object], path: Path) -> int:

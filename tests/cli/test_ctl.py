@@ -12,6 +12,7 @@ import pytest
 import zmq
 
 from core.scheduler.trace_log import COLUMNS
+from frontends.cli.ctl import LOOKS
 from frontends.cli.recorded_trace import BEYOND
 from ipc.control.declaration import Command, ReplyCode
 from ipc.control.registry import COMMANDS
@@ -165,6 +166,26 @@ def test_a_trace_goes_into_a_file(engine: FakeEngine, tmp_path: Path) -> None:
     }  # fmt: skip
     assert [call.args for call in worker.calls] == [{}, {"first": 1}, {"first": BEYOND}]
     assert len(path.read_text().splitlines()) == 3
+
+
+def test_a_piece_of_a_trace_is_asked_for_again_while_the_scheduler_is_busy(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    """One piece that is answered late does not lose the others; one that never is, is told."""
+    answers = iter([False, True, False, False, True])
+
+    def sometimes(call: ControlCall) -> ControlReply:
+        if not next(answers, False):
+            return ControlReply(call.call_id, error="busy", code=ReplyCode.NOT_CONFIRMED)
+        result = {"rows": [], "columns": list(COLUMNS), "first": 0, "next": 0, "total": 0}
+        return ControlReply(call.call_id, {**result, "machine": None})
+
+    args = ("ctl", "record-trace", str(tmp_path / "t.csv"), "--name", engine.name)
+    with engine.with_workers(sometimes) as (worker,):
+        assert inside(*args).code == 0
+        assert len(worker.calls) == 5
+        assert inside(*args).code != 0
+        assert len(worker.calls) == 5 + LOOKS
 
 
 def test_a_result_is_lines_or_json(engine: FakeEngine) -> None:
