@@ -61,7 +61,7 @@ class ClassConfig:
     reserved_kv_fraction: float = 0.0
     """Share of the KV blocks that others may take only if they can be preempted for it."""
     max_step_fraction: float = 1.0
-    """Share of a step's tokens that the class may take at the most, or a tile."""
+    """Share of the tokens of steps that the class may take at the most; saved up for four steps."""
     max_seqs: int = 0
     """Sequences of a replica at the most; 0 = no cap of the class."""
     max_kv_fraction: float = 1.0
