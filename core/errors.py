@@ -6,7 +6,10 @@
     ├── ModelError                a model that is missing, corrupt or not supported
     ├── StartError                the engine cannot start here (port taken, memory, second owner)
     ├── RanksError                a rank of a replica is gone or late; a restart of all helps
-    └── StateError                what was kept cannot be read or written (damage, full disk)
+    └── StateError                what was kept cannot be read or written (full disk, no rights)
+        ├── StateLockedError      another process has it; it is whole, and free again later
+        ├── StateNewerError       a newer version wrote it
+        └── StateDamagedError     it is no database, or not all of one
 
 `Rejection` is no exception: it is a decision of the scheduler or of a cheap check before it, and
 travels unchanged to the HTTP answer, the metric label, the log line and the dashboard. Broken
@@ -34,6 +37,18 @@ class UnknownTenantError(ConfigError):
 
 class StateError(HeadraceError):
     """The state directory is damaged, full or not ours; the message names the file."""
+
+
+class StateLockedError(StateError):
+    """Another process has the database locked."""
+
+
+class StateNewerError(StateError):
+    """A newer version of the engine wrote the database."""
+
+
+class StateDamagedError(StateError):
+    """What should be a database is none, or is not whole."""
 
 
 class ModelError(HeadraceError):

@@ -8,7 +8,9 @@ are asked. WAL: readers never wait for the writer.
     usage    what each tenant has used in each hour (UTC, seconds since 1970), by counter
     counted  where the counters of the board stood when they were added to `usage` last
 
-SQLite files that are damaged raise StateError here; nothing is repaired or deleted.
+What is locked, damaged or of a newer version is a StateError of its own; nothing is repaired or
+deleted here. A new database is made beside its place and moved there whole, so a file without the
+tables is a damaged one, and `synchronous` is FULL: what counts as kept outlives a loss of power.
 """
 
 import os
@@ -17,9 +19,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from core.errors import StateError
+from core.errors import StateDamagedError, StateError, StateLockedError, StateNewerError
 
 FILE_NAME = "state.db"
+DAMAGED_PATTERN = f"{FILE_NAME}.damaged-*"  # files that the keeper has set aside
 SCHEMA_VERSION = 1
 BUSY_TIMEOUT_S = 0.05
 TENANCY = "tenancy"
@@ -37,6 +40,10 @@ CREATE TABLE IF NOT EXISTS counted (
 PRAGMA user_version = {SCHEMA_VERSION};
 """
 
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_LOCKS = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_PRIMARY_CODE = 0xFF  # of an extended error code of SQLite
+
 Connection = sqlite3.Connection
 
 
@@ -47,38 +54,40 @@ def open_to_write(directory: Path) -> Connection:
     path = directory / FILE_NAME
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-        connection = _connect(path)
+        if not path.exists():
+            _make(path)
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
+        connection = _connect(path, BUSY_TIMEOUT_S)
         _check_version(connection, path)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.executescript(_SCHEMA)
+        connection.execute("PRAGMA synchronous = FULL")
     except (OSError, sqlite3.Error) as error:
-        raise StateError(f"{path} cannot be written: {error}") from error
+        raise fault(path, "written", error) from error
     return connection
 
 
 @contextmanager
-def reading(directory: Path) -> Iterator[Connection]:
+def reading(directory: Path, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Iterator[Connection]:
     """Give a connection that only reads, all of it as of one moment; raises StateError, also for
     errors within. An engine that has kept nothing yet has no file: FileNotFoundError.
     """
     path = directory / FILE_NAME
-    path.stat()
     try:
-        with closing(_connect(path)) as connection:
+        path.stat()
+        with closing(_connect(path, busy_timeout_s)) as connection:
             connection.execute("PRAGMA query_only = TRUE")
             _check_version(connection, path)
             connection.execute("BEGIN")
             yield connection
+    except FileNotFoundError:
+        raise
     except (OSError, sqlite3.Error) as error:
-        raise StateError(f"{path} cannot be read: {error}") from error
+        raise fault(path, "read", error) from error
 
 
-def read_kept(directory: Path, name: str) -> str | None:
+def read_kept(directory: Path, name: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> str | None:
     """Return what was kept under `name`, None if nothing was; raises StateError."""
     try:
-        with reading(directory) as connection:
+        with reading(directory, busy_timeout_s) as connection:
             row = connection.execute("SELECT value FROM kept WHERE name = ?", (name,)).fetchone()
     except FileNotFoundError:
         return None
@@ -97,11 +106,39 @@ def transaction(connection: Connection) -> Iterator[None]:
     connection.execute("COMMIT")
 
 
-def _connect(path: Path) -> Connection:
-    return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+def fault(path: Path, done: str, error: OSError | sqlite3.Error) -> StateError:
+    """Return what an error says of the database at `path`, which could not be `done`."""
+    code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
+    if code in _LOCKS:
+        return StateLockedError(f"{path} is locked by another process")
+    if code in _DAMAGE:
+        return StateDamagedError(f"{path} is damaged: {error}")
+    return StateError(f"{path} cannot be {done}: {error}")
+
+
+def _make(path: Path) -> None:
+    """Make an empty database at `path`, whole or not at all."""
+    unfinished = path.with_name(f"{FILE_NAME}.new")
+    unfinished.unlink(missing_ok=True)
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    os.close(os.open(unfinished, flags, 0o600))
+    with closing(_connect(unfinished, BUSY_TIMEOUT_S)) as connection:
+        connection.executescript(_SCHEMA)
+        connection.execute("PRAGMA journal_mode = WAL")
+    for suffix in ("-wal", "-shm"):  # of a file that was moved away; they would be played back
+        path.with_name(FILE_NAME + suffix).unlink(missing_ok=True)
+    unfinished.rename(path)
+
+
+def _connect(path: Path, busy_timeout_s: float) -> Connection:
+    return sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None)
 
 
 def _check_version(connection: Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > SCHEMA_VERSION:
-        raise StateError(f"{path} was written by a newer version ({version} > {SCHEMA_VERSION})")
+        raise StateNewerError(
+            f"{path} was written by a newer version of headrace ({version} > {SCHEMA_VERSION})"
+        )
+    if version == 0:
+        raise StateDamagedError(f"{path} is damaged: it has not the tables of a state database")

@@ -17,8 +17,16 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from core.errors import StateError
-from core.state_database import FILE_NAME, TENANCY, Connection, open_to_write, transaction
+from core.errors import StateDamagedError, StateError
+from core.state_database import (
+    DAMAGED_PATTERN,
+    FILE_NAME,
+    TENANCY,
+    Connection,
+    fault,
+    open_to_write,
+    transaction,
+)
 from frontends.admin.usage import HOUR_S, Counters, growth, hour_of, read_counted
 from ipc.directory import DirectorySnapshot
 
@@ -80,10 +88,10 @@ class Keeper:
             try:
                 with closing(open_to_write(self._directory)) as connection:
                     is_over = self._write_until_failure(connection)
-            except (StateError, sqlite3.Error) as error:
-                self._complain(error)
-                self._set_aside_if_damaged(error)
-                is_over = self._moments.get() is None
+            except StateError as error:
+                is_over = self._failed(error)
+            except sqlite3.Error as error:
+                is_over = self._failed(fault(self._directory / FILE_NAME, "written", error))
 
     def _write_until_failure(self, connection: Connection) -> bool:
         """Write what comes; True = the end, and raises what the database raises."""
@@ -119,21 +127,20 @@ class Keeper:
             [(self._engine, *key, counters[key]) for key in grown],
         )
 
-    def _complain(self, error: Exception) -> None:
+    def _failed(self, error: StateError) -> bool:
+        """Complain, and wait for the next moment; True = the end."""
         self.failures += 1
         if self.failures % COMPLAINT_INTERVAL == 1:
             logger.error("usage and run-time changes are not kept: %s", error)
+        self._set_aside_if_damaged(error)
+        return self._moments.get() is None
 
-    def _set_aside_if_damaged(self, error: Exception) -> None:
+    def _set_aside_if_damaged(self, error: StateError) -> None:
         """Move a file that is no database out of the way, so that a new one can be begun."""
-        cause = error.__cause__ or error
-        is_passing = isinstance(cause, sqlite3.OperationalError)  # full, locked, unreachable
-        if is_passing or not isinstance(cause, sqlite3.DatabaseError):
+        if not isinstance(error, StateDamagedError):
             return
         path = self._directory / FILE_NAME
-        aside = path.with_name(f"{FILE_NAME}.damaged-{int(self._wall_time_s())}")
+        aside = path.with_name(DAMAGED_PATTERN.replace("*", str(int(self._wall_time_s()))))
         with suppress(OSError):
             path.rename(aside)
-            for suffix in ("-wal", "-shm"):
-                path.with_name(FILE_NAME + suffix).unlink(missing_ok=True)
             logger.error("%s is damaged and lies at %s now", path, aside)

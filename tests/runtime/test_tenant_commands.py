@@ -12,14 +12,20 @@ import pytest
 
 from core.config import HeadraceConfig, HttpConfig, TokenizerConfig
 from core.config_file import load_config
-from core.errors import ConfigError
+from core.errors import (
+    ConfigError,
+    StateDamagedError,
+    StateError,
+    StateLockedError,
+    StateNewerError,
+)
 from core.monotonic_clock import MonotonicClock
 from core.runtime.supervisor.kept_changes import starting_tenancy
 from core.runtime.supervisor.log_levels import LogLevels
 from core.runtime.supervisor.reload import Reload
 from core.runtime.supervisor.stage import Stage, set_up
 from core.runtime.supervisor.tenants import TenantCommands, in_use
-from core.state_database import TENANCY, open_to_write
+from core.state_database import FILE_NAME, TENANCY, open_to_write
 from core.supervision.spec import child_specs
 from core.tenancy import TenantConfig, TrafficClass
 from core.tenancy_difference import from_json, laid_over
@@ -176,13 +182,82 @@ def test_what_was_kept_must_go_with_the_configuration(tmp_path: Path, changes: s
         starting_tenancy(CONFIG, tmp_path)
 
 
-def test_a_damaged_database_is_loud_and_no_more(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The engine starts as its file says."""
-    (tmp_path / "state.db").write_bytes(b"no database " * 500)
+REVOKED = '{"tenants": {"acme": {"key_sha256": ["' + "b" * 64 + '"]}}}'
+
+
+def refused_start(directory: Path) -> StateError:
+    """Return why an engine with this state does not start; its file says what it said before."""
+    path = directory / FILE_NAME
+    before = path.read_bytes() if path.exists() else None
+    with pytest.raises(StateError) as refused:
+        starting_tenancy(CONFIG, directory, lock_timeout_s=0.01)
+    assert (path.read_bytes() if path.exists() else None) == before
+    assert "\n" not in str(refused.value)
+    return refused.value
+
+
+@pytest.mark.parametrize("content", [b"no database " * 500, b"", b"SQLite format 3\x00" * 300])
+def test_an_engine_with_a_damaged_database_does_not_start(tmp_path: Path, content: bytes) -> None:
+    """Keys that were revoked would be good again; the message says how to give them up."""
+    (tmp_path / FILE_NAME).write_bytes(content)
+    error = refused_start(tmp_path)
+    assert isinstance(error, StateDamagedError)
+    assert f"mv {tmp_path / FILE_NAME} {tmp_path / 'given-up.db'}" in str(error)
+    (tmp_path / FILE_NAME).rename(tmp_path / "given-up.db")
     assert starting_tenancy(CONFIG, tmp_path) == configured_tenancy(CONFIG)
-    assert "changes made at run time are lost" in caplog.text
+
+
+def test_a_database_that_lost_its_end_is_damaged(tmp_path: Path) -> None:
+    """As after a crash of the file system: the page with what was kept is not there."""
+    keep(tmp_path, REVOKED)
+    with (tmp_path / FILE_NAME).open("r+b") as file:
+        file.truncate(4096)
+    assert isinstance(refused_start(tmp_path), StateDamagedError)
+
+
+def test_a_damaged_database_that_was_set_aside_is_missed(tmp_path: Path) -> None:
+    """Until a new one was written, which has everything that is in force."""
+    (tmp_path / f"{FILE_NAME}.damaged-17").write_bytes(b"no database")
+    assert "state.db.damaged-17 is damaged, and nothing was kept since" in str(
+        refused_start(tmp_path)
+    )
+    with closing(open_to_write(tmp_path)):
+        pass
+    assert "nothing was kept since" in str(refused_start(tmp_path))
+    keep(tmp_path, REVOKED)
+    assert starting_tenancy(CONFIG, tmp_path).tenants[0].key_sha256 == ("b" * 64,)
+
+
+def test_an_engine_waits_for_a_locked_database_and_then_does_not_start(tmp_path: Path) -> None:
+    """The message says how to find out who has it; nothing is lost, so nothing is given up."""
+    keep(tmp_path, REVOKED)
+    with closing(open_to_write(tmp_path)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        other.execute("REPLACE INTO kept VALUES ('x', 'y')")
+        error = refused_start(tmp_path)
+        assert isinstance(error, StateLockedError)
+        assert "fuser" in str(error)
+        assert "given-up" not in str(error)
+        other.execute("ROLLBACK")
+    assert starting_tenancy(CONFIG, tmp_path).tenants[0].key_sha256 == ("b" * 64,)
+
+
+def test_a_database_of_a_newer_version_is_not_taken_for_none(tmp_path: Path) -> None:
+    """After a downgrade the engine does not start; the newer version can be started again."""
+    keep(tmp_path, REVOKED)
+    with closing(open_to_write(tmp_path)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    error = refused_start(tmp_path)
+    assert isinstance(error, StateNewerError)
+    assert "(99 > 1): start that version" in str(error)
+
+
+def test_a_database_that_may_not_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
+    """Here a directory in its place."""
+    (tmp_path / FILE_NAME).mkdir()
+    with pytest.raises(StateError, match=r"state\.db cannot be read"):
+        starting_tenancy(CONFIG, tmp_path)
 
 
 def test_an_unknown_tenant_is_not_found(stage: Stage) -> None:
