@@ -8,6 +8,7 @@ from pathlib import Path
 import openai
 import pytest
 
+from tests.support.commands import in_force
 from tests.support.engine import Engine, running_engine
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -30,9 +31,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterat
 
 def set_limit(engine: Engine, key: str, value: int) -> None:
     """Change a limit of the tenant."""
-    args = {"path": f"tenants.default.{key}", "value": str(value)}
-    answer = engine.admin().post("/admin/commands/set", args)
-    assert answer.status == 200, answer.body
+    in_force(engine, "set", path=f"tenants.default.{key}", value=str(value))
 
 
 def test_clients_that_keep_to_retry_after_all_succeed(engine: Engine) -> None:

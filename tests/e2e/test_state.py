@@ -1,20 +1,13 @@
 """What outlives processes and the engine: usage to the token, changes, and what breaks neither."""
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.engine import (
-    Answer,
-    Engine,
-    Json,
-    running_engine,
-    unique_name,
-    wait_until,
-)
+from tests.support.commands import command, done, in_force, until
+from tests.support.engine import Engine, Json, running_engine, unique_name, wait_until
 from tests.support.streams import join, start_streams, wait_for_tokens
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -36,19 +29,6 @@ NEVER_SHOWN = 4 * 2 * (50 // 4)  # tokens: four streams, twice the time between 
 COUNTERS = ("requests", "prompt_tokens", "cached_tokens", "generated_tokens")
 
 
-def command(engine: Engine, name: str, **args: object) -> Answer:
-    """Give a control command over the admin port."""
-    return engine.admin().post(f"/admin/commands/{name}", args)
-
-
-def done(engine: Engine, name: str, **args: object) -> Json:
-    """Give a command that must be carried out."""
-    answer = command(engine, name, **args)
-    assert answer.status == 200, answer.body
-    result: Json = answer.json["result"]
-    return result
-
-
 def usage(engine: Engine, **args: object) -> dict[str, int]:
     """Return what tenant `default` has used."""
     (row,) = done(engine, "usage", tenant="default", **args)["usage"]
@@ -56,7 +36,8 @@ def usage(engine: Engine, **args: object) -> dict[str, int]:
 
 
 def on_the_board(engine: Engine) -> dict[str, int]:
-    """Return what the board has counted of tenant `default`."""
+    """Return what the board has counted of tenant `default`, on a page younger than this call."""
+    engine.next_scheduler_page()
     rows = done(engine, "status")["tenants"]
     (row,) = (row for row in rows if row["tenant"] == "default")
     return {counter: row[counter] for counter in COUNTERS}
@@ -76,7 +57,7 @@ def test_usage_agrees_with_the_board_over_deaths_and_restarts(
             row = engine.kill_child(child)
             join(streams)
             engine.wait_restarted(child, row.epoch)
-        board = settled(engine)
+        board = on_the_board(engine)
         assert usage(engine) == board
         assert usage(engine, since="1h") == board
         assert board["requests"] == 3 * 4, "those that were submitted again count once"
@@ -85,22 +66,9 @@ def test_usage_agrees_with_the_board_over_deaths_and_restarts(
     with running_engine(tmp_path, tiny_model, SETTINGS, name) as engine:
         assert usage(engine) == board
         engine.client().complete("hello", max_tokens=5, ignore_eos=True)
-        wait_until(lambda: settled(engine)["requests"] == 1, "the page to show the request")
-        both = settled(engine)
+        both = on_the_board(engine)
+        assert both["requests"] == 1
         assert usage(engine) == {counter: board[counter] + both[counter] for counter in COUNTERS}
-
-
-def settled(engine: Engine) -> dict[str, int]:
-    """Return the board's counters once they stand still."""
-    seen: list[dict[str, int]] = [on_the_board(engine)]
-
-    def stands_still() -> bool:
-        time.sleep(0.6)  # the scheduler shows its page at least so often
-        seen.append(on_the_board(engine))
-        return seen[-1] == seen[-2]
-
-    wait_until(stands_still, "the counters to stand still")
-    return seen[-1]
 
 
 def test_changes_outlive_the_engine(tmp_path: Path, tiny_model: Path) -> None:
@@ -111,7 +79,7 @@ def test_changes_outlive_the_engine(tmp_path: Path, tiny_model: Path) -> None:
             ("set", {"path": "tenants.default.weight", "value": "3"}),
             ("pause", {"class": "batch"}),
         ):
-            assert done(engine, change[0], **change[1])["kept"] is True
+            until(engine, "kept", change[0], **change[1])
     with running_engine(tmp_path, tiny_model, SETTINGS, name) as engine:
         assert weight(engine) == 3.0
         paused = [row["class"] for row in done(engine, "tenants")["classes"] if row["paused"]]
@@ -119,8 +87,8 @@ def test_changes_outlive_the_engine(tmp_path: Path, tiny_model: Path) -> None:
     without = (*SETTINGS, "admin.keep_state=false")
     with running_engine(tmp_path, tiny_model, without, name) as engine:
         assert weight(engine) == 1.0
-        answer = done(engine, "set", path="tenants.default.weight", value="5")
-        assert (answer["in_force"], answer["kept"]) == (True, False)
+        answer = in_force(engine, "set", path="tenants.default.weight", value="5")
+        assert answer["kept"] is False
         assert done(engine, "usage")["kept"] is False
 
 
@@ -229,32 +197,44 @@ def audit(engine: Engine) -> list[Json]:
 
 def test_a_log_level_is_in_force_everywhere(engine: Engine) -> None:
     """Every process says so in its heartbeat line, idle ones when they stamp it next."""
-    answer = done(engine, "log-level", level="WARNING")
-    assert (answer["log_level"], answer["before"]) == ("WARNING", "INFO")
-    wait_until(lambda: done(engine, "log-level", level="WARNING")["in_force"], "all to say so")
-    assert done(engine, "log-level", level="INFO")["before"] == "WARNING"
+    for level in ("WARNING", "INFO"):
+        assert in_force(engine, "log-level", level=level)["log_level"] == level
 
 
 CANARY = "the canary in the prompt"
 
 
+SERVING = {"supervisor", "scheduler", "executor.0.0", "tokenizer.0", "http.0", "admin.0"}
+
+
 def test_a_dump_has_everything_but_prompts_and_keys(engine: Engine) -> None:
     """All processes tell their stacks; what clients sent and what opens doors is not in it."""
     engine.client().complete(CANARY, max_tokens=3)
-    command(engine, "add-tenant", tenant="dumped", digest="d" * 64)
-    dump = done(engine, "dump")
+    done(engine, "add-tenant", tenant="dumped", digest="d" * 64)
+    dump = whole_dump(engine)
     text = json.dumps(dump)
     assert CANARY not in text
     assert "d" * 64 not in text
     assert engine.directory.read_admin_key() not in text
     assert dump["config"]["engine"]["simulated_step_us"] == 4000
-    serving = {"supervisor", "scheduler", "executor.0.0", "tokenizer.0", "http.0", "admin.0"}
-    assert serving <= set(dump["stacks"])
-    assert all("most recent call first" in dump["stacks"][child] for child in serving)
     assert dump["boards"]["scheduler"]["page"]["tenants"][0]["name"] == "_other"
-    assert dump["audit"][-1]["command"] == "add-tenant"
-    assert serving <= set(dump["logs"])
+    assert set(dump["logs"]) >= SERVING
     done(engine, "remove-tenant", tenant="dumped")
+
+
+def whole_dump(engine: Engine) -> Json:
+    """Return a dump in which everybody has told where he is, with the last command's record."""
+    dumps: list[Json] = []
+
+    def is_whole() -> bool:
+        dumps.append(done(engine, "dump"))
+        stacks = dumps[-1]["stacks"]
+        told = {child for child in stacks if "most recent call first" in stacks[child]}
+        recorded = [record["command"] for record in dumps[-1]["audit"]]
+        return told >= SERVING and "add-tenant" in recorded
+
+    wait_until(is_whole, "all stacks and the record")
+    return dumps[-1]
 
 
 def test_a_stopping_engine_takes_no_changes(tmp_path: Path, tiny_model: Path) -> None:

@@ -1,19 +1,18 @@
 """Tenants and classes of a running engine: changed by command, felt by clients at once."""
 
 import hashlib
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.support.engine import Answer, Engine, Json, running_engine, wait_until
+from tests.support.commands import command, done, in_force
+from tests.support.engine import Engine, Json, running_engine, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 SLOW_STEPS = ("engine.executor=simulated", "engine.simulated_step_us=20000")
-ANSWER_S = 0.1
 
 
 @pytest.fixture(scope="module")
@@ -21,19 +20,6 @@ def engine(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterat
     """Return an engine with 20 ms a step, so that requests can be met while they run."""
     with running_engine(tmp_path_factory.mktemp("home"), tiny_model, SLOW_STEPS) as running:
         yield running
-
-
-def command(engine: Engine, name: str, **args: object) -> Answer:
-    """Give a control command over the admin port."""
-    return engine.admin().post(f"/admin/commands/{name}", args)
-
-
-def done(engine: Engine, name: str, **args: object) -> Json:
-    """Give a command that must be carried out."""
-    answer = command(engine, name, **args)
-    assert answer.status == 200, answer.body
-    result: Json = answer.json["result"]
-    return result
 
 
 def tenant_row(engine: Engine, name: str = "default") -> Json:
@@ -48,17 +34,14 @@ def digest(key: str) -> str:
 
 
 def test_a_weight_is_changed_and_in_force_everywhere(engine: Engine) -> None:
-    """The best of a few answers comes within the bound; all processes have said so by then."""
+    """The answer has the new one, all processes say that they go by it, and the page shows it."""
     engine.client().complete("hello", max_tokens=1)
-    durations = []
-    for weight in (2.0, 3.0, 4.0, 5.0):
-        start_s = time.monotonic()
-        result = done(engine, "set", path="tenants.default.weight", value=str(weight))
-        durations.append(time.monotonic() - start_s)
-        assert result["after"] == weight
-    assert min(durations) < ANSWER_S, durations
+    for weight in (2.0, 5.0):
+        assert (
+            in_force(engine, "set", path="tenants.default.weight", value=str(weight))["after"]
+            == weight
+        )
     wait_until(lambda: tenant_row(engine).get("weight") == 5.0, "the page to show the weight")
-    assert done(engine, "set", path="tenants.default.weight", value="5")["in_force"] is True
 
 
 def test_a_refused_change_names_every_fault(engine: Engine) -> None:
@@ -71,28 +54,28 @@ def test_a_refused_change_names_every_fault(engine: Engine) -> None:
 def test_a_paused_tenant_is_refused_until_it_is_resumed(engine: Engine) -> None:
     """From the answer of the command on, not some time later."""
     client = engine.client()
-    assert done(engine, "pause", tenant="default")["in_force"] is True
+    in_force(engine, "pause", tenant="default")
     refused = client.post("/v1/completions", {"prompt": "hello", "max_tokens": 1})
     assert (refused.status, refused.json["error"]["code"]) == (429, "tenant_paused")
-    assert done(engine, "resume", tenant="default")["before"] is True
+    in_force(engine, "resume", tenant="default")
     client.complete("hello", max_tokens=1)
 
 
 def test_a_paused_class_is_refused_until_it_is_resumed(engine: Engine) -> None:
     """Other classes go on."""
     body = {"prompt": "hello", "max_tokens": 1, "service_tier": "flex"}
-    done(engine, "pause", **{"class": "batch"})
+    in_force(engine, "pause", **{"class": "batch"})
     assert engine.client().post("/v1/completions", body).status == 429
     engine.client().complete("hello", max_tokens=1)
-    done(engine, "resume", **{"class": "batch"})
+    in_force(engine, "resume", **{"class": "batch"})
     assert engine.client().post("/v1/completions", body).status == 200
 
 
 def test_a_waiting_request_says_why(engine: Engine) -> None:
     """The reason and its place; and a reserve in use is not taken away meanwhile."""
-    done(engine, "set", path="classes.standard.max_seqs", value="1")
+    in_force(engine, "set", path="classes.standard.max_seqs", value="1")
     client = engine.client()
-    body = {"prompt": "hello", "max_tokens": 60, "ignore_eos": True}
+    body = {"prompt": "hello", "max_tokens": 200, "ignore_eos": True}
     with ThreadPoolExecutor(3) as pool:
         answers = [pool.submit(client.post, "/v1/completions", body) for _ in range(3)]
 
@@ -120,13 +103,13 @@ def test_a_waiting_request_says_why(engine: Engine) -> None:
 def test_tenants_and_keys_come_and_go(engine: Engine) -> None:
     """With the first key the engine is closed to those without one; a removed tenant is out."""
     prompt = {"prompt": "hello", "max_tokens": 1}
-    done(engine, "add-tenant", tenant="acme", digest=digest("sk-one"))
+    in_force(engine, "add-tenant", tenant="acme", digest=digest("sk-one"))
     assert engine.client().post("/v1/completions", prompt).status == 401
     engine.client("sk-one").complete("hello", max_tokens=1)
-    done(engine, "rotate-key", tenant="acme", digest=digest("sk-two"), old="keep")
+    in_force(engine, "rotate-key", tenant="acme", digest=digest("sk-two"), old="keep")
     for key in ("sk-one", "sk-two"):
         engine.client(key).complete("hello", max_tokens=1)
-    done(engine, "rotate-key", tenant="acme", digest=digest("sk-two"))
+    in_force(engine, "rotate-key", tenant="acme", digest=digest("sk-two"))
     assert engine.client("sk-one").post("/v1/completions", prompt).status == 401
-    done(engine, "remove-tenant", tenant="acme")
+    in_force(engine, "remove-tenant", tenant="acme")
     engine.client().complete("hello", max_tokens=1)

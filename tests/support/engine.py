@@ -26,8 +26,8 @@ from ipc.pages import SCHEDULER_PAGE, SUPERVISOR_PAGE
 from ipc.run_directory import Ports, RunDirectory
 from ipc.segment import Segment
 
-READY_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 180.0  # far more than it takes, on a busy machine too
+STOP_TIMEOUT_S = 60.0
 POLL_S = 0.01
 Json = dict[str, Any]
 
@@ -52,7 +52,7 @@ class Client:
     """Talks to one port; `key` is sent as the API key."""
 
     def __init__(
-        self, host: str, port: int, key: str = "", model: str = "", timeout_s: float = 60.0
+        self, host: str, port: int, key: str = "", model: str = "", timeout_s: float = 180.0
     ) -> None:
         self._host, self._port, self._timeout_s = host, port, timeout_s
         self._model = model
@@ -179,6 +179,17 @@ class Engine:
         """Return the scheduler's page."""
         segment = Segment.open(self.directory.board("scheduler"), readonly=True)
         return BoardReader(segment, SCHEDULER_PAGE).read()
+
+    def next_scheduler_page(self) -> Snapshot:
+        """Wait for a page with all that was told to clients before this call; return it."""
+        called_ns, pages = time.monotonic_ns(), list[Snapshot]()
+
+        def is_younger() -> bool:
+            pages.append(self.scheduler_page())
+            return pages[-1].stamp_ns > called_ns
+
+        wait_until(is_younger, "the scheduler's next page")
+        return pages[-1]
 
     def pids(self) -> list[int]:
         """Return the pids of the supervisor and all its children."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tests.support.engine import Client, Json, wait_until
 
-JOIN_TIMEOUT_S = 60.0
+JOIN_TIMEOUT_S = 180.0
 
 
 @dataclass(slots=True)
