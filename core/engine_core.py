@@ -23,7 +23,7 @@ from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
 from core.scheduler import events as ev
 from core.scheduler.deadlines import DeadlineKind
-from core.scheduler.decisions import Decision
+from core.scheduler.decisions import Decision, DecisionKind
 from core.scheduler.plan import OutputBatch, RecordArray, StepPlan, StepResult
 from core.scheduler.replica import Replica, ReplicaState
 from core.scheduler.scheduler import Scheduler
@@ -158,9 +158,14 @@ class EngineCore:
         """Decisions since the start, kept or not."""
         return self._scheduler.records.decisions.num_decisions
 
-    def decisions(self, since: int, limit: int) -> list[Decision]:
-        """Return up to `limit` decisions from number `since` on that are still kept."""
-        return self._scheduler.records.decisions.since(since, limit)
+    def decisions(
+        self, since: int | None, limit: int, kind: DecisionKind | None = None
+    ) -> list[Decision]:
+        """Return up to `limit` decisions from number `since` on that are still kept, None = the
+        last ones; of one kind or all.
+        """
+        log = self._scheduler.records.decisions
+        return log.last(limit, kind) if since is None else log.since(since, limit, kind)
 
     def decisions_about(self, request_id: int) -> list[Decision]:
         """Return the decisions about one request that are still kept."""

@@ -1,8 +1,9 @@
 """What was decided about requests under pressure, and by which two numbers.
 
-Owns: the last decisions, numbered from 0 since the start, and their words. Never knows: who
-decides, or who reads. A reader that names the number it wants next sees by the first one it gets
-how many it has missed.
+Owns: the last decisions of each kind, numbered from 0 since the start, and their words. Never
+knows: who decides, or who reads. A kind has room of its own, so that a flood of sheds does not push
+out who was preempted last. A reader that names the number it wants next sees by the numbers it gets
+what it has missed.
 
     kind      reason                         measured                      threshold
     QUEUE     the constraint (`Blocked`)     blocks for it and headroom    blocks available
@@ -21,13 +22,15 @@ how many it has missed.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import islice
+from itertools import chain, islice, takewhile
+from operator import attrgetter
 
 from core.request import Request
 
-MAX_DECISIONS = 4096
+MAX_DECISIONS_OF_A_KIND = 1024
 
 
 class DecisionKind(IntEnum):
@@ -69,13 +72,18 @@ class Decision:
     threshold: float
 
 
-class DecisionLog:
-    """The last `max_decisions` decisions."""
+_number = attrgetter("number")
 
-    def __init__(self, max_decisions: int = MAX_DECISIONS) -> None:
+
+class DecisionLog:
+    """The last `max_of_a_kind` decisions of each kind."""
+
+    def __init__(self, max_of_a_kind: int = MAX_DECISIONS_OF_A_KIND) -> None:
         """Start with none."""
         self.num_decisions = 0  # since the start, kept or not
-        self._kept: deque[Decision] = deque(maxlen=max_decisions)
+        self._kept: tuple[deque[Decision], ...] = tuple(
+            deque(maxlen=max_of_a_kind) for _ in DecisionKind
+        )
 
     def note(
         self,
@@ -88,8 +96,8 @@ class DecisionLog:
         measured: float = 0.0,
         threshold: float = 0.0,
     ) -> None:
-        """Keep one decision, instead of the oldest if there is no room."""
-        self._kept.append(
+        """Keep one decision, instead of the oldest of its kind if there is no room."""
+        self._kept[kind].append(
             Decision(
                 self.num_decisions,
                 kind,
@@ -107,10 +115,29 @@ class DecisionLog:
 
     def about(self, request_id: int) -> list[Decision]:
         """Return the decisions about one request that are still kept, oldest first."""
-        return [each for each in self._kept if each.tenant and each.request_id == request_id]
+        kept = chain.from_iterable(self._kept)
+        found = (each for each in kept if each.tenant and each.request_id == request_id)
+        return sorted(found, key=_number)
 
-    def since(self, number: int, limit: int) -> list[Decision]:
-        """Return up to `limit` decisions from `number` on that are still kept, oldest first."""
-        first = self.num_decisions - len(self._kept)
-        start = max(0, number - first)
-        return list(islice(self._kept, start, start + max(0, limit)))
+    def since(self, number: int, limit: int, kind: DecisionKind | None = None) -> list[Decision]:
+        """Return up to `limit` decisions from `number` on that are still kept, of one kind or all,
+        oldest first.
+        """
+        found = (takewhile(lambda each: each.number >= number, log) for log in self._newest(kind))
+        return sorted(chain.from_iterable(found), key=_number)[: max(0, limit)]
+
+    def last(self, limit: int, kind: DecisionKind | None = None) -> list[Decision]:
+        """Return the last `limit` decisions, of one kind or all, oldest first; of each kind some,
+        however many others there have been since.
+        """
+        share = limit // len(DecisionKind) if kind is None else limit
+        some = [each for log in self._newest(kind) for each in islice(log, share)]
+        numbers = {each.number for each in some}
+        newest = (islice(log, limit) for log in self._newest(kind))
+        others = (each for each in chain.from_iterable(newest) if each.number not in numbers)
+        rest = sorted(others, key=_number, reverse=True)[: max(0, limit - len(some))]
+        return sorted(some + rest, key=_number)
+
+    def _newest(self, kind: DecisionKind | None) -> Iterable[Iterable[Decision]]:
+        """Return the decisions of each kind that is asked for, newest first."""
+        return map(reversed, self._kept if kind is None else (self._kept[kind],))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from dashboard.format import Glyphs, count, duration, meter
+from dashboard.format import NOTHING, Glyphs, count, duration, meter
 from dashboard.lines import Line, Span, Tone, crop, line
 from dashboard.source.base import Record
 from dashboard.tables.records import number, words
@@ -41,12 +41,12 @@ def brief(record: Record | None, width: int, *, is_whole: bool) -> list[Line]:
 
 
 def _head(record: Record) -> Line:
-    status = words(record, "status")
+    status, replica = words(record, "status"), words(record, "replica") or NOTHING
     return line(
         (f" {name_of(record)} ", Tone.TITLE),
         (status, STATUS_TONES.get(status, Tone.PLAIN)),
         (f"  {words(record, 'tenant')}, {words(record, 'traffic_class')}", Tone.PLAIN),
-        (f"  number {words(record, 'request_id')}, replica {words(record, 'replica')}", Tone.FAINT),
+        (f"  number {words(record, 'request_id')}, replica {replica}", Tone.FAINT),
     )
 
 

@@ -48,7 +48,7 @@ def _request(engine: DemoEngine, request: DemoRequest, status: str) -> Record:
         "tenant": request.tenant,
         "traffic_class": request.traffic_class,
         "status": status,
-        "replica": 0 if status == "running" else -1,
+        "replica": 0 if status == "running" else None,
         "prompt_len": request.prompt,
         "num_output_tokens": int(request.output),
         "max_tokens": request.max_tokens,
@@ -96,7 +96,8 @@ def _timeline(engine: DemoEngine, request: DemoRequest) -> list[Record]:
 def _events(engine: DemoEngine, args: Mapping[str, object]) -> Record:
     limit = int(str(args.get("limit", 100)))
     first = int(str(args.get("since", max(0, engine.num_events - limit))))
-    chosen = [event for event in engine.events if event.number >= first][:limit]
+    wanted = [each for each in engine.events if args.get("kind") in (None, each.kind)]
+    chosen = [event for event in wanted if event.number >= first][:limit]
     following = chosen[-1].number + 1 if chosen else engine.num_events
     return {
         "events": [_event(engine, event) for event in chosen],

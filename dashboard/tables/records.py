@@ -60,11 +60,15 @@ def word_column(
 
 
 def replica_column() -> Column[Record]:
-    """Return a column of replicas, of which -1 is none."""
+    """Return a column of replicas; what is about none has no number."""
 
     def cell(record: Record) -> Span:
-        value = number(record, "replica")
-        return (f"{value:.0f}", Tone.PLAIN) if value >= 0 else (NOTHING, Tone.FAINT)
+        value = record.get("replica")
+        return (str(value), Tone.PLAIN) if isinstance(value, int) else (NOTHING, Tone.FAINT)
+
+    def sort(record: Record) -> SortKey:
+        value = record.get("replica")
+        return value if isinstance(value, int) else -1
 
     help_text = "the replica that it is about; - = none"
-    return Column("replica", "REP", 3, cell, lambda record: number(record, "replica"), help_text)
+    return Column("replica", "REP", 3, cell, sort, help_text)

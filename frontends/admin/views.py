@@ -142,9 +142,10 @@ def tenancy(boards: Boards) -> Record:
     """Return the result of `tenants`."""
     page, told = boards.record("scheduler"), refusals(boards)
     rows = page["tenants"][: int(page["num_tenants"])]
+    service = max(1, int(page["classes"]["service"].sum()))
     return {
         "classes": [
-            class_standing(name, row)
+            class_standing(name, row, service)
             for name, row in zip(CLASS_NAMES, page["classes"], strict=True)
         ],
         "tenants": [tenant_standing(row, told) for row in rows],
@@ -152,20 +153,19 @@ def tenancy(boards: Boards) -> Record:
     }
 
 
-def class_standing(name: str, row: np.void) -> Record:
-    """Return what a class has and what is kept for it."""
+def class_standing(name: str, row: np.void, service: int) -> Record:
+    """Return what a class has and what is kept for it; `service` is that of all classes."""
     return {
         "class": name,
         "paused": bool(row["paused"]),
         "weight": float(row["weight"]),
+        "share_used": round(int(row["service"]) / service, 4),
         "waiting": int(row["num_waiting"]),
         "running": int(row["num_running"]),
         "kv_held": int(row["held_blocks"]),
         "kv_reserved": int(row["reserved_blocks"]),
         "seqs_reserved": int(row["reserved_seqs"]),
         "step_tokens_reserved": int(row["reserved_step_tokens"]),
-        "service": int(row["service"]),
-        "lead": float(row["virtual_lead"]),
     }
 
 

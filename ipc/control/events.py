@@ -11,6 +11,10 @@ from ipc.control.declaration import (
 
 DEFAULT_EVENTS = 100
 MAX_EVENTS = 4096
+KINDS = (
+    "queue", "reject", "shed", "expire", "fault", "demote", "route", "preempt", "swap", "shorten",
+    "restore", "epoch", "prices",
+)  # fmt: skip
 
 COMMAND = Command(
     name="events",
@@ -21,10 +25,16 @@ COMMAND = Command(
         Argument(
             name="since",
             kind=ArgumentKind.INTEGER,
-            help="from this number on (default: the last ones); `next` of one answer is the "
-            "`since` of the next question",
+            help="from this number on (default: the last ones, of each kind some); `next` of one "
+            "answer is the `since` of the next question",
             minimum=0,
             maximum=2**53,
+        ),
+        Argument(
+            name="kind",
+            kind=ArgumentKind.TEXT,
+            help="only of this kind (default: all)",
+            choices=KINDS,
         ),
         Argument(
             name="limit",

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import ipc.control
 from core.config import MAX_REPLICAS
+from core.scheduler.decisions import DecisionKind
 from ipc.control.declaration import (
     LAST_REPLICA,
     Argument,
@@ -20,6 +21,7 @@ from ipc.control.declaration import (
     Effect,
     ResultField,
 )
+from ipc.control.events import KINDS
 from ipc.control.registry import COMMANDS
 from ipc.pages import MAX_PAGE_REPLICAS
 
@@ -38,6 +40,11 @@ json_values = plain_values | st.lists(plain_values, max_size=2)
 def test_the_last_replica_is_that_of_the_pages_and_of_the_configuration() -> None:
     """Three files that may not import each other agree on how many replicas there can be."""
     assert LAST_REPLICA + 1 == MAX_PAGE_REPLICAS == MAX_REPLICAS
+
+
+def test_the_kinds_of_events_are_those_of_the_scheduler() -> None:
+    """Two files that may not import each other name the same."""
+    assert tuple(kind.label for kind in DecisionKind) == KINDS
 
 
 @ALL

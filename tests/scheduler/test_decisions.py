@@ -16,13 +16,47 @@ def decisions(rig: Rig | CheckedEngine, kind: DecisionKind) -> list[Decision]:
 
 def test_the_log_is_bounded_and_says_what_was_missed() -> None:
     """The oldest decisions go first; numbers go on, so a reader sees the gap."""
-    log = DecisionLog(max_decisions=3)
+    log = DecisionLog(max_of_a_kind=3)
     for measured in range(5):
         log.note(DecisionKind.QUEUE, 7, make_request(9), measured=measured)
     assert [each.number for each in log.since(0, 99)] == [2, 3, 4]
     assert [each.measured for each in log.since(3, 1)] == [3.0]
     assert log.since(5, 99) == []
     assert log.num_decisions == 5
+
+
+def flooded_log() -> DecisionLog:
+    """Return a log of two preemptions, a flood of sheds, and a restart among these."""
+    log = DecisionLog(max_of_a_kind=100)
+    for request_id in (7, 8):
+        log.note(DecisionKind.PREEMPT, 1, make_request(request_id))
+    for request_id in range(1000, 1300):
+        log.note(DecisionKind.SHED, 2, make_request(request_id))
+        if request_id == 1250:
+            log.note(DecisionKind.EPOCH, 2, reason="up")
+    return log
+
+
+def test_a_flood_of_one_kind_pushes_no_other_kind_out() -> None:
+    """Who was preempted last can be told however many were refused since."""
+    log = flooded_log()
+    assert [each.request_id for each in log.since(0, 999, DecisionKind.PREEMPT)] == [7, 8]
+    assert [each.request_id for each in log.last(1, DecisionKind.PREEMPT)] == [8]
+    assert [each.kind for each in log.about(7)] == [DecisionKind.PREEMPT]
+    assert len(log.since(0, 999)) == 2 + 100 + 1
+
+
+def test_the_last_decisions_have_some_of_each_kind() -> None:
+    """As many as were asked for, in order, and always the very last one."""
+    log = flooded_log()
+    for limit in (1, 2, 12, 13, 40, 100, 999):
+        numbers = [each.number for each in log.last(limit)]
+        assert len(numbers) == min(limit, 103)
+        assert numbers == sorted(set(numbers))
+        assert numbers[-1] == log.num_decisions - 1
+    kinds = [each.kind for each in log.last(40)]
+    assert kinds[:2] == [DecisionKind.PREEMPT] * 2
+    assert kinds.count(DecisionKind.EPOCH) == 1
 
 
 def test_a_request_that_does_not_fit_is_queued_with_its_blocks() -> None:

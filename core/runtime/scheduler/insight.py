@@ -10,7 +10,7 @@ from core.clock import NS_PER_S
 from core.engine_core import EngineCore
 from core.policy.base import Wait
 from core.runtime.scheduler.question import Question, Record
-from core.scheduler.decisions import Decision
+from core.scheduler.decisions import Decision, DecisionKind
 from core.scheduler.statistics import RequestView
 from core.scheduler.trace_log import COLUMNS
 from ipc.control.declaration import NotFoundError
@@ -19,6 +19,7 @@ from ipc.control.record_trace import DEFAULT_ROWS
 
 DEFAULT_LIMIT = 1000
 NS_PER_US = 1000
+KINDS = {kind.label: kind for kind in DecisionKind}
 
 
 def requests(question: Question) -> Record:
@@ -38,11 +39,11 @@ def show(question: Question) -> Record:
 
 
 def events(question: Question) -> Record:
-    """Return decisions from number `since` on, or the last ones."""
+    """Return decisions from number `since` on, or the last ones; of one kind or all."""
     core, total = question.core, question.core.num_decisions
-    limit = question.number("limit", DEFAULT_EVENTS)
-    first = question.number("since", max(0, total - limit))
-    decisions = core.decisions(first, limit)
+    limit, word = question.number("limit", DEFAULT_EVENTS), question.text("kind")
+    since = question.number("since", 0) if "since" in question.args else None
+    decisions = core.decisions(since, limit, None if word is None else KINDS[word])
     return {
         "events": [_event(each, question.operations, question.now_ns) for each in decisions],
         "next": decisions[-1].number + 1 if decisions else total,
@@ -109,11 +110,16 @@ def _event(decision: Decision, operations: Mapping[int, str], now_ns: int) -> Re
         "operation_id": operations.get(decision.request_id, ""),
         "tenant": decision.tenant,
         "traffic_class": decision.traffic_class,
-        "replica": decision.replica,
+        "replica": _replica(decision.replica),
         "reason": decision.reason,
         "measured": decision.measured,
         "threshold": decision.threshold,
     }
+
+
+def _replica(index: int) -> int | None:
+    """Return a replica as answers have it: None is none."""
+    return index if index >= 0 else None
 
 
 def _identity(question: Question, view: RequestView) -> Record:
@@ -123,7 +129,7 @@ def _identity(question: Question, view: RequestView) -> Record:
         "tenant": view.tenant,
         "traffic_class": view.traffic_class,
         "status": view.status.name.lower(),
-        "replica": view.replica,
+        "replica": _replica(view.replica),
     }
 
 

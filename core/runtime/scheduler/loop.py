@@ -31,7 +31,6 @@ from core.runtime.scheduler.outbox import Outbox, refusal
 from core.runtime.scheduler.page import fill_page, fill_rings
 from core.runtime.scheduler.submissions import SubmitError, request_of
 from core.scheduler import events as ev
-from core.scheduler.decisions import MAX_DECISIONS
 from core.scheduler.frames import plan_parts, read_result
 from core.scheduler.plan import OutputBatch, OutputKind
 from core.tenant_directory import tenancy_of
@@ -42,6 +41,7 @@ from ipc.messages import ControlCall
 from ipc.spans import Ids
 
 INBOX_LIMIT = 256  # messages in a round
+MAX_ENDED = 16_384  # operations that have ended whose name is still known
 LOOK_NS = 1 * NS_PER_MS  # how old the view of the peers may be when a round begins
 PUBLISH_NS = 50 * NS_PER_MS  # while something happens
 PUBLISH_IDLE_NS = 500 * NS_PER_MS
@@ -248,7 +248,7 @@ class SchedulerLoop:
     def _remember_ended(self, request_id: int, operation_id: str | None) -> None:
         if operation_id is not None:
             self._ended[request_id] = operation_id
-        if len(self._ended) > MAX_DECISIONS:
+        if len(self._ended) > MAX_ENDED:
             del self._ended[next(iter(self._ended))]
 
     def _publish(self, channels: SchedulerChannels, now_ns: int) -> None:
