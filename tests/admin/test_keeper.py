@@ -1,6 +1,7 @@
 """The writer of the state database: what it says is kept is kept, and it outlives what happens to
 its file."""
 
+import itertools
 import queue
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from core.state_database import FILE_NAME, TENANCY, open_to_write, read_kept
 from frontends.admin.keeper import Keeper, Kept
 from frontends.admin.usage import Counters, read_usage
 from ipc.directory import DirectorySnapshot
+from tests.support.engine import wait_until
 
 WAIT_S = 30
 HOUR_S = 3600
@@ -180,11 +182,13 @@ def test_a_database_of_a_newer_version_is_left_alone(
 
 def until(condition: Callable[[], bool], rig: Rig) -> None:
     """Offer moments until something has happened."""
-    for version in range(100, 100_000):
-        if condition():
-            return
-        rig.keeper.keep(Kept(DirectorySnapshot(version=version), {}))
-    raise AssertionError("it has not happened")
+    versions = itertools.count(100)
+
+    def has_happened() -> bool:
+        rig.keeper.keep(Kept(DirectorySnapshot(version=next(versions)), {}))
+        return condition()
+
+    wait_until(has_happened, "what a moment does")
 
 
 def until_kept(rig: Rig, counters: Counters) -> None:

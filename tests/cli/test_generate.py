@@ -186,4 +186,4 @@ def ended(pidfd: int) -> bool:
     """Wait for the end of a process within a bound."""
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
-    return bool(poller.poll(20_000))
+    return bool(poller.poll(60_000))

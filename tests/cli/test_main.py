@@ -122,7 +122,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     """`headrace config keys | head -1` ends quietly."""
     command = f"{sys.executable} -P -m frontends.cli.main config keys --json | head -c 1"
     done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
+        ["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False
     )
     assert (done.stdout, done.stderr) == ("{", "")
 
@@ -141,6 +141,6 @@ def test_nothing_heavy_is_loaded_for_help_and_ctl(module: str) -> None:
     """What takes long to import is not imported, which keeps both quick."""
     code = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=120, check=True
     )
     assert {name.partition(".")[0] for name in done.stdout.split()} & HEAVY == set()

@@ -9,6 +9,7 @@ import pytest
 from core.config_file import load_config
 from frontends.cli.serve import add_arguments, supervisor_arguments
 from tests.support.cli import assert_one_line, headrace
+from tests.support.engine import unique_name
 from tests.support.tiny_model import write_tiny_model
 
 
@@ -38,7 +39,7 @@ def test_an_occupied_port_is_one_line(tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "tiny")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        run = headrace("serve", "--name", "test-serve", "--model", str(model), "--port", port)
+        run = headrace("serve", "--name", unique_name(), "--model", str(model), "--port", port)
     assert_one_line(run, 1)
     assert f"port {port}" in run.err
     assert "http.port" in run.err
@@ -50,7 +51,7 @@ def test_a_model_that_cannot_be_divided_is_one_line(tmp_path: Path) -> None:
     """It names the key and the heads there are, before any process is started."""
     model = write_tiny_model(tmp_path / "tiny")
     ranks = ("--set", "engine.tensor_parallel=3")
-    run = headrace("serve", "--name", "test-ranks", "--model", str(model), "--port", "0", *ranks)
+    run = headrace("serve", "--name", unique_name(), "--model", str(model), "--port", "0", *ranks)
     assert_one_line(run, 1)
     assert "2 KV heads" in run.err
     assert "engine.tensor_parallel = 3" in run.err

@@ -21,7 +21,7 @@ RECORD_S = 2.0
 def top(*arguments: str) -> str:
     """Return what `headrace top` prints, which must succeed and complain of nothing."""
     command = [sys.executable, "-P", "-m", "frontends.cli.main", "top", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

@@ -30,7 +30,7 @@ from ipc.run_directory import RunDirectory
 from ipc.segment import Segment
 from tests.support import child_process, parent_process
 
-DEADLINE_S = 10
+DEADLINE_S = 60
 
 
 @pytest.fixture

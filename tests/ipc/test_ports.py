@@ -15,7 +15,7 @@ from ipc.errors import IpcError
 from ipc.ports import Context, DealerPort, RouterPort
 from tests.support.port_rigs import Answer, Ask, codec
 
-DEADLINE_S = 10
+DEADLINE_S = 60
 
 Message = Ask | Answer
 

@@ -11,6 +11,8 @@ from core.tokenizer.prompts import EncodeJob, PromptEncoder
 from ipc.doorbell import Doorbell
 from tests.support.tiny_vocabulary import tiny_vocabulary
 
+WAIT_S = 60.0
+
 
 class BrokenJob(EncodeJob):
     """A job with a bug of ours in it."""
@@ -27,7 +29,7 @@ def encoder() -> PromptEncoder:
 
 def wait_for(bell: Doorbell) -> None:
     """Wait until the bell is rung, as the loop does."""
-    assert select.select([bell], [], [], 10)[0]
+    assert select.select([bell], [], [], WAIT_S)[0]
 
 
 def test_pieces_come_back_until_the_job_is_done() -> None:

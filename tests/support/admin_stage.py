@@ -32,6 +32,7 @@ from ipc.segment import Segment
 from tests.support.boards import CHILDREN, Fields, fill
 
 TENANT_KEY = "hr-tenant-1"
+WAIT_S = 60
 CARD = ModelCard(
     name="smol",
     path="/nowhere",
@@ -137,7 +138,7 @@ class AdminStage:
         """Ask a worker to stop; return its exit code and what it said."""
         process = self.processes.pop(f"admin.{index}")
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=WAIT_S)
         return process.returncode, said.decode()
 
     def _create_board(self, child: str) -> Segment:

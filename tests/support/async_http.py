@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+WAIT_S = 60.0
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -38,7 +40,7 @@ async def request(
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body)
     try:
-        return parse(await asyncio.wait_for(reader.read(), 30))
+        return parse(await asyncio.wait_for(reader.read(), WAIT_S))
     finally:
         writer.close()
         await writer.wait_closed()

@@ -54,7 +54,7 @@ from ipc.async_port import AsyncPort
 from ipc.codec import Codec
 from ipc.ports import Context, RouterPort
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 QUEUE_NS = 7_000_000
 NUM_CACHED_TOKENS = 1
 LOGPROB = -0.5

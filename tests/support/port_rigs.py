@@ -17,7 +17,7 @@ from ipc.codec import Codec
 from ipc.loopback import LoopbackDealer, LoopbackNetwork, LoopbackRouter
 from ipc.ports import DealerPort, RouterPort
 
-DEADLINE_MS = 5000
+DEADLINE_MS = 60_000
 POLL_MS = 5
 
 

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from core.messages.tokenizer import Generate
 from ipc.heartbeat import HeartbeatState
 from tests.support import boards
+from tests.support.fake_engine import WAIT_S
 from tests.support.http_rig import MODEL, HttpRig
 from tests.support.raw_http import RawReader, completion
 
@@ -104,7 +105,7 @@ def test_a_draining_server_is_not_ready_and_finishes_its_streams(rig: HttpRig) -
         rig.engine.finish(generate, "b")
         assert b"[DONE]" in b"".join(iter(reader.chunk, b""))
         assert reader.is_closed()
-    rig.thread.join(10)
+    rig.thread.join(WAIT_S)
     assert not rig.thread.is_alive()
     assert HeartbeatState.DRAINING in rig.states
 
@@ -124,7 +125,7 @@ def test_a_stream_that_outlasts_the_time_to_leave_ends_with_an_error(
         assert b'"code":"engine_restarted"' in rest
         assert b"[DONE]" not in rest
         assert reader.is_closed()
-    rig.thread.join(10)
+    rig.thread.join(WAIT_S)
     assert not rig.thread.is_alive()
 
 

@@ -18,9 +18,7 @@ from frontends.openai.schema import (
 from tests.support.fake_engine import WAIT_S
 from tests.support.http_rig import MODEL, running
 
-SETTINGS = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+SETTINGS = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 GOOD: dict[str, tuple[type[Any], dict[str, Any]]] = {
     "/v1/chat/completions": (
         ChatCompletionRequest,
