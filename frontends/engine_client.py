@@ -132,7 +132,10 @@ class EngineClient:
     def send_cancel(self, operation: Operation) -> None:
         """Tell the tokenizer of `operation` that nobody wants it any more."""
         link = operation.detach()
-        if link is None or link.epoch == 0:
+        if link is None:
+            return
+        if link.epoch == 0:
+            link.withdraw({operation.operation_id})
             return
         cancel = Cancel(operation.operation_id, closed_ns=self._clock.now_ns())
         if not link.send_now(cancel):
@@ -152,25 +155,23 @@ class EngineClient:
             return operation
         if not any(link.epoch for link in self._links):
             self._look_at_epochs()  # a tokenizer may have begun to serve since the last tick
-        serving = sorted(
-            (link for link in self._links if link.epoch), key=lambda link: len(link.operations)
-        )
         try:
-            link = self._send(message, serving)
+            link = self._send(message)
         except FrameError as error:
             operation.push(Failed(operation.operation_id, f"The request is too large: {error}."))
             return operation
-        if link is not None:
+        if link is None:
+            operation.push(_refused(operation, RejectionReason.TOKENIZER_BUSY))
+        else:
             operation.attach(link)
-            return operation
-        reason = RejectionReason.TOKENIZER_BUSY if serving else RejectionReason.ENGINE_RESTARTED
-        operation.push(_refused(operation, reason))
         return operation
 
-    def _send(
-        self, message: Generate | Tokenize | Detokenize, serving: list[_Link]
-    ) -> _Link | None:
-        """Give a message to the first link that takes it at once, else let it wait at one."""
+    def _send(self, message: Generate | Tokenize | Detokenize) -> _Link | None:
+        """Give a message to the first link that takes it at once, else let it wait at one; if
+        nobody serves yet, for whoever begins to.
+        """
+        links = sorted(self._links, key=lambda link: len(link.operations))
+        serving = [link for link in links if link.epoch] or links
         for link in serving:
             if link.send_now(message):
                 return link
@@ -203,18 +204,21 @@ class EngineClient:
             self._look_at_epoch(link, self._serving_epoch(index))
 
     def _look_at_epoch(self, link: _Link, epoch: int) -> None:
-        """End the operations of an instance that is gone."""
+        """End the operations of an instance that is gone; those of none wait for one."""
         if epoch == link.epoch:
             return
+        is_gone = link.epoch != 0
         link.reset(epoch)
-        _end_operations(link)
+        if is_gone:
+            _end_operations(link)
 
     def _flush(self, link: _Link) -> None:
-        """Send what waits; end the operations that have waited too long for a full tokenizer."""
+        """Send what waits; end what has waited too long for a tokenizer that is full or starts."""
+        reason = RejectionReason.TOKENIZER_BUSY if link.epoch else RejectionReason.ENGINE_RESTARTED
         for operation_id in link.flush(self._clock.now_ns()):
             operation = link.operations.get(operation_id)
             if operation is not None:
-                operation.push(_refused(operation, RejectionReason.TOKENIZER_BUSY))
+                operation.push(_refused(operation, reason))
 
     def _resend_soon(self) -> None:
         """Try again shortly, once for all that waits."""
@@ -223,6 +227,7 @@ class EngineClient:
 
     def _resend_now(self) -> None:
         self._resend = None
+        self._look_at_epochs()
         for link in self._links:
             self._flush(link)
         if any(link.has_unsent for link in self._links):

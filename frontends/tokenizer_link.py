@@ -1,9 +1,9 @@
 """The way to one tokenizer: which instance serves, its operations, and what waits to be sent.
 
-Owns: the order of messages to it. Never knows: what the operations are, or when to try again. A
-port takes nothing while it is full or not connected yet (a tokenizer that has just started); then
-messages wait here, requests for `UNSENT_LIMIT_NS` at the most, cancellations until they are out or
-the instance is gone.
+Owns: the order of messages to it. Never knows: what the operations are, or when to try again.
+Messages wait here while nobody serves (a tokenizer that starts, for the first time or again) and
+while the port takes nothing because it is full or not connected yet: requests for `UNSENT_LIMIT_NS`
+at the most, cancellations until they are out or the instance is gone.
 """
 
 from collections import deque
@@ -61,8 +61,8 @@ class TokenizerLink(Generic[OperationT]):
         return bool(self._unsent)
 
     def send_now(self, message: ToTokenizer) -> bool:
-        """Send if nothing waits and the port takes it; False = nothing was done."""
-        return not self._unsent and self.port.send_nowait(message)
+        """Send if an instance serves, nothing waits and the port takes it; False = nothing done."""
+        return bool(self.epoch) and not self._unsent and self.port.send_nowait(message)
 
     def send_soon(self, message: ToTokenizer, now_ns: int) -> bool:
         """Let a message wait; False = too many do."""
@@ -73,7 +73,7 @@ class TokenizerLink(Generic[OperationT]):
 
     def flush(self, now_ns: int) -> list[str]:
         """Send what can be sent; return the operations whose requests have waited too long."""
-        while self._unsent and self.port.send_nowait(self._unsent[0][1]):
+        while self.epoch and self._unsent and self.port.send_nowait(self._unsent[0][1]):
             self._unsent.popleft()
         late = [
             message.operation_id
@@ -81,16 +81,19 @@ class TokenizerLink(Generic[OperationT]):
             if now_ns - since_ns >= UNSENT_LIMIT_NS and not isinstance(message, Cancel)
         ]
         if late:
-            self._drop(set(late))
+            self.withdraw(set(late))
         return late
 
     def reset(self, epoch: int) -> None:
-        """Turn to another instance, which must not see what was meant for the last one."""
+        """Turn to another instance, which must not see what was meant for the last one; what came
+        while nobody served was meant for whoever comes.
+        """
+        if self.epoch:
+            self._unsent.clear()
         self.epoch = epoch
-        self._unsent.clear()
         self.port.reconnect()
 
-    def _drop(self, operation_ids: set[str]) -> None:
+    def withdraw(self, operation_ids: set[str]) -> None:
         """Forget all that waits for these operations, their cancellations too."""
         kept = [entry for entry in self._unsent if entry[1].operation_id not in operation_ids]
         self._unsent = deque(kept)

@@ -3,7 +3,9 @@
 import sys
 
 from core.monotonic_clock import MonotonicClock
+from frontends.admin.listener import ADMIN_LIMITS
 from frontends.admin.pool import run_worker
+from frontends.fd_limit import raise_fd_limit
 from ipc.child import Child
 from ipc.errors import IpcError
 
@@ -17,6 +19,7 @@ def main() -> int:
     except IpcError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_SETUP
+    raise_fd_limit(2 * ADMIN_LIMITS.max_connections)  # half of them only to be told no
     run_worker(child, MonotonicClock())
     return 0
 

@@ -20,7 +20,7 @@ from frontends.admin.access import Access, Refusal
 from frontends.admin.handlers import Handlers
 from frontends.bearer import bearer_key
 from frontends.health import Health, Verdict
-from frontends.http.errors import ApiError, invalid_api_key, permission_denied
+from frontends.http.errors import ApiError, invalid_api_key, overloaded, permission_denied
 from frontends.http.exchange import JSON
 from frontends.http.origin import HostList
 from ipc.control.declaration import Command, ReplyCode
@@ -232,7 +232,10 @@ def refused(refusal: Refusal) -> ApiError:
 def reply_answer(reply: ControlReply) -> Answer:
     """Return the HTTP answer to a command; raises ApiError if it was not done."""
     if reply.error:
-        raise ApiError(STATUSES.get(reply.code, 500), reply.error, code=reply.code or None)
+        status = STATUSES.get(reply.code, 500)
+        if status == 503:
+            raise overloaded(reply.error, reply.code)
+        raise ApiError(status, reply.error, code=reply.code or None)
     content = {"result": reply.result, "step": reply.step, "as_of_ns": reply.as_of_ns}
     return Answer(200, orjson.dumps(content, default=str))
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from core.errors import StateError
 from frontends.admin import taken_over, views
 from frontends.admin.access import Refusal
-from frontends.admin.peers import NotConfirmedError, NotDeliveredError, Peer
+from frontends.admin.peers import BusyError, NotConfirmedError, NotDeliveredError, Peer
 from frontends.admin.trail import Trail
 from frontends.boards import Boards
 from frontends.health import last_step_age_s
@@ -155,7 +155,9 @@ class Handlers:
         last_step = "no step has ended yet" if age_s is None else f"the last step is {age_s} s old"
         if isinstance(fault, NotDeliveredError):
             message = f"{who} {fault} ({last_step}): nothing was done, try again"
-            return failure(call, ReplyCode.NOT_DELIVERED, message)
+            is_busy = isinstance(fault, BusyError)
+            code = ReplyCode.BUSY if is_busy else ReplyCode.NOT_DELIVERED
+            return failure(call, code, message)
         since = (
             f"has been silent for {silent_s:.1f} s"
             if silent_s > views.STALE_S

@@ -1,7 +1,8 @@
 """The HTTP side of a worker: uvicorn's protocol with our bounds on a socket that all workers share.
 
 Owns: the limits of the admin port. Never knows: routes. The limits are fixed and small: commands
-have short bodies, and a scraper or an operator needs few connections.
+have short bodies. A scraper or an operator needs few connections; those of a program that opens a
+thousand at once are still answered, with 503 where nothing could be done.
 """
 
 import asyncio
@@ -16,8 +17,9 @@ from frontends.http.limits import ByteBudget, ConnectionLimits
 from frontends.http.protocol import LimitedProtocol
 from frontends.http.telemetry import Telemetry
 
+BACKLOG = 1024
 ADMIN_LIMITS = ConnectionLimits(
-    max_connections=256,
+    max_connections=1024,
     max_body_bytes=65_536,
     max_header_bytes=16_384,
     header_timeout_s=5.0,
@@ -48,4 +50,4 @@ async def listen(app: ASGIApp, listener: socket.socket, clock: Clock) -> asyncio
             loop=loop,
         )
 
-    return await loop.create_server(connection, sock=listener)
+    return await loop.create_server(connection, sock=listener, backlog=BACKLOG)

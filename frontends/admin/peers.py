@@ -1,8 +1,10 @@
 """Calls to the processes that execute commands: the scheduler's inbox and the supervisor's socket.
 
-Owns: call numbers, the calls that wait for an answer, and the bound on both. Never knows: what a
-command does. A call that is not answered in time stays known for a while, so that a late answer can
-still be written into the audit log.
+Owns: call numbers, the calls that wait for an answer, their turns, and the bounds on all. Never
+knows: what a command does. Only a few calls are with a process at once, so that an answer is late
+because of the process and not because of other calls; the others wait for their turn, briefly, and
+are turned away with nothing done. A call that is not answered in time stays known for a while, so
+that a late answer can still be written into the audit log.
 """
 
 import asyncio
@@ -14,7 +16,11 @@ from typing import Protocol
 from ipc.channel import Received
 from ipc.messages import ControlCall, ControlReply
 
+MAX_CALLS_AT_ONCE = 8
+MAX_WAITING_CALLS = 64
+TURN_TIMEOUT_S = 0.03
 MAX_PENDING_CALLS = 256
+CATCH_UP_TURNS = 4  # of a loop that was late itself, to read what has come in the meantime
 LATE_ANSWER_S = 60.0
 
 LateAnswer = Callable[[ControlCall, ControlReply], None]
@@ -34,6 +40,10 @@ class CallPort(Protocol):
 
 class NotDeliveredError(Exception):
     """Nothing was done; the message says what is the matter with the peer."""
+
+
+class BusyError(NotDeliveredError):
+    """Nothing was done, because too many other calls are under way."""
 
 
 class NotConfirmedError(Exception):
@@ -58,6 +68,8 @@ class Peer:
         self._on_late_answer = on_late_answer
         self._pending: dict[int, Pending] = {}
         self._call_ids = itertools.count(1)
+        self._turns = asyncio.Semaphore(MAX_CALLS_AT_ONCE)
+        self._num_waiting = 0
 
     @property
     def num_pending(self) -> int:
@@ -73,9 +85,29 @@ class Peer:
     async def call(self, call: ControlCall, timeout_s: float) -> ControlReply:
         """Return the answer to `call` (its number is replaced by ours).
 
-        Raises NotDeliveredError or NotConfirmedError, the latter `timeout_s` after the call was
-        sent.
+        Raises BusyError, NotDeliveredError or NotConfirmedError, the latter `timeout_s` after the
+        call was sent.
         """
+        await self._take_turn()
+        try:
+            return await self._exchange(call, timeout_s)
+        finally:
+            self._turns.release()
+
+    async def _take_turn(self) -> None:
+        """Wait until few enough calls are under way; raises BusyError."""
+        if self._num_waiting >= MAX_WAITING_CALLS:
+            raise BusyError(f"has {MAX_WAITING_CALLS} commands waiting")
+        self._num_waiting += 1
+        try:
+            async with asyncio.timeout(TURN_TIMEOUT_S):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise BusyError("is busy with other commands") from None
+        finally:
+            self._num_waiting -= 1
+
+    async def _exchange(self, call: ControlCall, timeout_s: float) -> ControlReply:
         loop = asyncio.get_running_loop()
         sent = replace_id(call, next(self._call_ids))
         if len(self._pending) >= MAX_PENDING_CALLS:
@@ -86,10 +118,12 @@ class Peer:
         expiry = loop.call_later(LATE_ANSWER_S, self._pending.pop, sent.call_id, None)
         self._pending[sent.call_id] = Pending(sent, answer, expiry)
         try:
-            async with asyncio.timeout(timeout_s):
-                return await answer
-        except TimeoutError:
-            raise NotConfirmedError from None
+            await asyncio.wait((answer,), timeout=timeout_s)
+            for _ in range(CATCH_UP_TURNS):
+                if answer.done():
+                    return answer.result()
+                await asyncio.sleep(0)
+            raise NotConfirmedError
         finally:
             if sent.call_id in self._pending:
                 self._pending[sent.call_id].answer = None

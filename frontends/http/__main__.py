@@ -6,7 +6,6 @@ Never knows: requests.
 
 import asyncio
 import gc
-import resource
 import signal
 import sys
 import time
@@ -23,6 +22,7 @@ from core.model_card import card_from_json
 from core.monotonic_clock import MonotonicClock
 from core.peers import BoardPeers
 from frontends.board_source import BoardSource
+from frontends.fd_limit import raise_fd_limit
 from frontends.http.lifecycle import Lifecycle
 from frontends.http.wiring import Outside, build
 from ipc.async_port import AsyncPort
@@ -35,7 +35,6 @@ from ipc.pages import HTTP_PAGE, SUPERVISOR_PAGE
 from ipc.ports import Context, DealerPort
 from ipc.segment import Segment
 
-SPARE_FDS = 256
 EXIT_SETUP = 2
 
 
@@ -47,7 +46,7 @@ def main() -> int:
     except IpcError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_SETUP
-    raise_fd_limit(config.http.max_connections + SPARE_FDS)
+    raise_fd_limit(config.http.max_connections)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run(child, config))
     return 0
@@ -125,14 +124,6 @@ def _serving_epoch(child: Child) -> Callable[[int], int]:
         return peers.peer(f"tokenizer.{tokenizer}").serving_epoch
 
     return serving_epoch
-
-
-def raise_fd_limit(num_fds: int) -> None:
-    """Allow so many open files, as far as this user may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = num_fds if hard == resource.RLIM_INFINITY else min(num_fds, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 if __name__ == "__main__":

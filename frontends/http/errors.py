@@ -236,7 +236,7 @@ ANSWERS: dict[RejectionReason, Answer] = {
     _R.DRAINING: Answer(503, OVERLOADED, "The server is draining and takes no new requests"),
     _R.NO_REPLICA: Answer(503, OVERLOADED, "No model replica is available"),
     _R.ENGINE_RESTARTED: Answer(
-        503, OVERLOADED, "A part of the engine restarted; send the request again"
+        503, OVERLOADED, "A part of the engine is starting or has restarted; send the request again"
     ),
     _R.EXECUTOR_FAULT: Answer(500, SERVER, "The model failed on this request"),
 }  # fmt: skip

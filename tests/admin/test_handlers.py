@@ -1,13 +1,19 @@
 """Control commands over real sockets: every call is answered, whatever becomes of the scheduler."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from core.clock import NS_PER_S
-from frontends.admin.peers import MAX_PENDING_CALLS
+from frontends.admin.peers import (
+    MAX_CALLS_AT_ONCE,
+    MAX_PENDING_CALLS,
+    MAX_WAITING_CALLS,
+    NotConfirmedError,
+)
 from ipc.control.declaration import ReplyCode
 from ipc.messages import ControlCall, ControlReply
 from tests.support.boards import NOW_NS, beat, page, replica_fields, scheduler_fields
@@ -177,13 +183,45 @@ def test_a_wrong_call_is_refused_before_it_reaches_anybody(
     assert [record["code"] for record in rig.records] == [code]
 
 
+def test_few_commands_are_with_a_process_at_once(socket_directory: Path) -> None:
+    """The others wait for a turn, briefly and so many; then they are told that nothing was done."""
+    num_calls = MAX_CALLS_AT_ONCE + MAX_WAITING_CALLS + 30
+    replies: list[ControlReply] = []
+
+    async def flood(rig: ControlRig) -> ControlReply:
+        replies.extend(
+            await asyncio.gather(*(rig.handlers.execute(CANCEL) for _ in range(num_calls)))
+        )
+        return replies[-1]
+
+    reply, rig = run(socket_directory, never, flood)
+    codes = Counter(reply.code for reply in replies)
+    assert codes[ReplyCode.BUSY] >= 30
+    assert codes[ReplyCode.NOT_CONFIRMED] == len(rig.scheduler.calls)
+    assert codes.total() == num_calls == codes[ReplyCode.BUSY] + codes[ReplyCode.NOT_CONFIRMED]
+    assert f"has {MAX_WAITING_CALLS} commands waiting" in reply.error
+    assert "nothing was done, try again" in reply.error
+
+
+def test_turns_are_given_back(socket_directory: Path) -> None:
+    """However many commands there were, the next one is carried out."""
+
+    async def ask(rig: ControlRig) -> ControlReply:
+        for _ in range(3 * MAX_CALLS_AT_ONCE):
+            reply = await rig.handlers.execute(CANCEL)
+        return reply
+
+    reply, _ = run(socket_directory, confirm, ask)
+    assert reply.result == {"cancelled": 2}
+
+
 def test_calls_to_a_stopped_scheduler_are_bounded(socket_directory: Path) -> None:
     """Beyond the bound nothing is handed over any more, and that is what callers are told."""
 
     async def flood(rig: ControlRig) -> ControlReply:
-        calls = (rig.handlers.execute(CANCEL) for _ in range(MAX_PENDING_CALLS))
-        replies = await asyncio.gather(*calls)
-        assert {reply.code for reply in replies} == {ReplyCode.NOT_CONFIRMED}
+        for _ in range(MAX_PENDING_CALLS):
+            with pytest.raises(NotConfirmedError):
+                await rig.peers[0].call(CANCEL, timeout_s=0.0)
         return await rig.handlers.execute(CANCEL)
 
     reply, rig = run(socket_directory, never, flood)

@@ -229,16 +229,70 @@ def test_a_dead_tokenizer_ends_its_operations_only() -> None:
     play(scenario, num_tokenizers=2)
 
 
-def test_without_a_tokenizer_an_operation_fails_at_once() -> None:
+def test_a_request_waits_for_a_tokenizer_that_starts() -> None:
+    """It goes to the instance that begins to serve, in order, without a heartbeat."""
+
+    async def scenario(world: World) -> None:
+        world.epochs[0] = 0
+        world.client.tick()
+        with world.generate("one") as first, world.generate("two"):
+            assert world.ports[0].sent == []
+            world.epochs[0] = 2
+            async with asyncio.timeout(RESEND_S * 1000):
+                await world.ports[0].has_sent_two.wait()
+            assert [m.operation_id for m in world.ports[0].sent] == ["one", "two"]
+            assert not first.is_finished
+
+    play(scenario)
+
+
+def test_without_a_tokenizer_a_request_fails_in_the_end() -> None:
     """Nothing is sent to an instance that is not there; the failure can be retried."""
 
     async def scenario(world: World) -> None:
         world.epochs[0] = 0
         world.client.tick()
         with world.generate() as operation:
+            assert not operation.is_finished
+            world.clock.time_ns += UNSENT_LIMIT_NS
+            world.client.tick()
             (failed,) = await operation.next_events()
             assert reason_of(failed) is RejectionReason.ENGINE_RESTARTED
         assert world.ports[0].sent == []
+
+    play(scenario)
+
+
+def test_who_leaves_before_a_tokenizer_serves_leaves_nothing_behind() -> None:
+    """Neither the request nor a cancellation reaches the instance that comes."""
+
+    async def scenario(world: World) -> None:
+        world.epochs[0] = 0
+        world.client.tick()
+        with world.generate("gone"):
+            pass
+        world.epochs[0] = 2
+        world.client.tick()
+        assert world.ports[0].sent == []
+        assert world.client.num_operations == 0
+
+    play(scenario)
+
+
+def test_what_waits_for_a_full_tokenizer_ends_with_it() -> None:
+    """Its successor is not sent what was meant for it."""
+
+    async def scenario(world: World) -> None:
+        world.ports[0].room = 0
+        with world.generate() as operation:
+            world.epochs[0] = 0
+            world.client.tick()
+            (failed,) = await operation.next_events()
+            assert reason_of(failed) is RejectionReason.ENGINE_RESTARTED
+            world.ports[0].room = 10
+            world.epochs[0] = 2
+            world.client.tick()
+            assert world.ports[0].sent == []
 
     play(scenario)
 
