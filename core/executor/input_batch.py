@@ -20,6 +20,8 @@ from core.scheduler.plan import PlanFlag, RecordArray, ResultError
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 
+ON_DEVICE = np.int32(-(2**31))  # in place of a token that was sampled and is not known here
+
 
 @dataclass(frozen=True, slots=True)
 class Spans:
@@ -83,8 +85,9 @@ class RowTable:
         errors = np.zeros(len(plan), dtype=np.uint32)
         errors[self._stale(plan)] = ResultError.STALE_ROW
         live = np.flatnonzero(errors == NO_ERROR)
-        token_ids = self._token_ids(plan[live])
+        token_ids, fed_back = self._token_ids(plan[live])
         bad = (token_ids < 0) | (token_ids >= self._vocab_size)
+        bad[fed_back] = False
         if bad.any():
             sequence = np.repeat(live, plan["num_new_tokens"][live])
             errors[sequence[bad]] = ResultError.BAD_TOKEN
@@ -98,6 +101,10 @@ class RowTable:
         self._sampled_ids[row] = token_ids
         self._sampled_generations[row] = generation
         self._has_sampled[row] = True
+
+    def promise(self, row: Int32Array, generation: npt.NDArray[np.uint32]) -> None:
+        """Note that these rows were sampled and the device knows their tokens: ON_DEVICE."""
+        self.remember(row, generation, np.full(len(row), ON_DEVICE))
 
     def forget(self) -> None:
         """Drop all sampled tokens: generations begin anew."""
@@ -125,13 +132,15 @@ class RowTable:
         changed = np.not_equal(self.rows["generation"][row], generation)
         return np.asarray(changed | (fed_back & unknown))
 
-    def _token_ids(self, plan: RecordArray) -> Int32Array:
+    def _token_ids(self, plan: RecordArray) -> tuple[Int32Array, npt.NDArray[np.intp]]:
+        """Return the ids of all new tokens, and the places of those that are fed back."""
         counts = plan["num_new_tokens"]
         position = _ranges(counts) + np.repeat(plan["first_position"], counts)
         ids = self._read(plan["row"], counts, position)
-        fed_back = (plan["flags"] & PlanFlag.FEEDBACK) != 0
-        ids[(np.cumsum(counts) - counts)[fed_back]] = self._sampled_ids[plan["row"][fed_back]]
-        return ids
+        is_fed_back = (plan["flags"] & PlanFlag.FEEDBACK) != 0
+        places = (np.cumsum(counts) - counts)[is_fed_back]
+        ids[places] = self._sampled_ids[plan["row"][is_fed_back]]
+        return ids, places
 
     def _read(self, row: Int32Array, counts: Int32Array, position: Int32Array) -> Int32Array:
         """Return `counts` ids of each row's span, at `position` in it."""

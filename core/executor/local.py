@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from core.clock import Clock
+from core.executor.backend import CpuBackend
 from core.executor.input_batch import RowTable
 from core.executor.kv_budget import KvBudget, KvDemand, budget_kv, free_memory_bytes
 from core.executor.kv_pool import SwapSpace, allocate_kv_pool
@@ -153,7 +154,7 @@ class LocalExecutor:
         choice = kernels.choice()
         hidden = model.forward(torch.zeros(1, dtype=torch.int32), first_block_batch(), caches)
         choice.argmax(model.logits(hidden))
-        return ModelRunner(model, caches, table, choice)
+        return ModelRunner(CpuBackend(model, caches, choice), table)
 
     def _basis(
         self, model: Decoder, kernels: Kernels, threads: int, ranks: Ranks

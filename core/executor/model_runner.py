@@ -2,26 +2,34 @@
 
 Owns: the forward pass of a mixed batch, which positions go through the LM head, and the state
 between steps (last sampled tokens, and where prompt log-probabilities are wanted the last hidden
-state). Never knows: configuration, channels, clocks, or why a row is in the plan.
+state). Never knows: configuration, channels, clocks, or why a row is in the plan; nor which device
+computes (`core.executor.backend`).
+
+    run       launch, then collect
+    launch    reads everything a plan names and gives the device its work
+    collect   waits for the answer; steps are collected in the order in which they were launched
+
+Between the two a further step may be launched, on a device that keeps sampled tokens: its FEEDBACK
+rows begin with tokens that nobody has seen yet. If such a row's logits were not finite it goes on
+from any token, and its logits are not finite again.
 
 Logits are made for a bounded number of positions at a time. A row that cannot be computed gets an
 error in the result and is left out of the pass; the others are computed as if it were not there.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from core.executor.backend import Backend, Scores
 from core.executor.input_batch import InputBatch, Int32Array, RowTable
 from core.executor.results import NO_ERROR, empty_results, is_reported
-from core.executor.sampler import Sampled, sample, token_logprobs
+from core.executor.sampler import Sampled
 from core.executor.sampling_batch import IndexArray, read_sampling
-from core.kernels.choice import Choice
-from core.kernels.paged_attention import AttentionBatch
-from core.models.decoder import Decoder
 from core.scheduler.plan import (
     LOGPROB,
     PlanFlag,
@@ -33,53 +41,83 @@ from core.scheduler.plan import (
 LOGITS_BYTES_MAX = 64 * 2**20
 
 
+@dataclass(frozen=True, slots=True)
+class _SampledPart:
+    """Some sequences whose tokens were asked for, and where they go in the result."""
+
+    batch: InputBatch
+    sequences: IndexArray
+    where: IndexArray
+    fetch: Callable[[], Sampled]
+
+
+@dataclass(frozen=True, slots=True)
+class _ScoredPrompt:
+    """New positions of a prompt: LOGPROB[positions, 1 + k], and what fills parts of it."""
+
+    where: int
+    entries: RecordArray
+    parts: list[tuple[RecordArray, Callable[[], Scores]]]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedStep:
+    """A step that the device was given; for `ModelRunner.collect`."""
+
+    results: RecordArray
+    is_reported: npt.NDArray[np.bool_]
+    sampled: list[_SampledPart] = field(default_factory=list)
+    scored: list[_ScoredPrompt] = field(default_factory=list)
+
+
 class ModelRunner:
-    """Runs plans on `model` with the KV `caches` (one tensor per layer)."""
+    """Runs plans on the model of `backend`."""
 
     def __init__(
-        self,
-        model: Decoder,
-        caches: Sequence[Tensor],
-        table: RowTable,
-        choice: Choice,
-        *,
-        logits_bytes_max: int = LOGITS_BYTES_MAX,
+        self, backend: Backend, table: RowTable, *, logits_bytes_max: int = LOGITS_BYTES_MAX
     ) -> None:
-        self._model = model
-        self._caches = caches
+        self._backend = backend
+        self._model = backend.model
         self._table = table
-        self._choice = choice
-        self._num_blocks = caches[0].shape[0]
-        self._head_rows_max = max(1, logits_bytes_max // (4 * model.config.vocab_size))
+        self._head_rows_max = max(1, logits_bytes_max // (4 * self._model.config.vocab_size))
         self._prompt_states: dict[int, tuple[int, int, Tensor]] = {}
 
     def run(self, plan: RecordArray) -> tuple[RecordArray, RecordArray]:
         """Compute PLAN_ROW[n]; return (RESULT_ROW[m], LOGPROB[k]), m <= n, in plan order."""
+        return self.collect(self.launch(plan))
+
+    def launch(self, plan: RecordArray) -> LaunchedStep:
+        """Begin with PLAN_ROW[n]; the plan, its rows and spans are not read again."""
         batch, errors = self._table.assemble(plan)
-        results = empty_results(plan, errors)
+        step = LaunchedStep(empty_results(plan, errors), is_reported(plan, errors))
         computed = np.flatnonzero(errors == NO_ERROR)
-        logprobs: list[RecordArray] = []
         if len(computed):
-            hidden = self._forward(batch)
-            self._sample(hidden, batch, results, computed, logprobs)
-            self._score_prompts(hidden, batch, results, computed, logprobs)
+            self._check_blocks(batch)
+            states = self._backend.forward(batch)
+            self._sample(states, batch, step, computed)
+            self._score_prompts(states, batch, step, computed)
+        return step
+
+    def collect(self, step: LaunchedStep) -> tuple[RecordArray, RecordArray]:
+        """Wait for a step; return as `run`."""
+        logprobs: list[RecordArray] = []
+        for part in step.sampled:
+            sampled = part.fetch()
+            _report(sampled, step.results, part.where, _total(logprobs))
+            logprobs.append(sampled.top)
+            if not self._backend.keeps_tokens:
+                self._remember(part, sampled)
+        for prompt in step.scored:
+            _fill(prompt)
+            step.results["prompt_logprobs_start"][prompt.where] = _total(logprobs)
+            logprobs.append(prompt.entries.reshape(-1))
         entries = np.concatenate(logprobs) if logprobs else empty_logprobs()
-        return results[is_reported(plan, errors)], entries
+        return step.results[step.is_reported], entries
 
     def forget_rows(self) -> None:
         """Drop what is kept per row between steps."""
         self._table.forget()
         self._prompt_states.clear()
-
-    def _forward(self, batch: InputBatch) -> Tensor:
-        attention = AttentionBatch(
-            first_token=batch.first_token,
-            num_tokens=batch.num_tokens,
-            first_position=batch.first_position,
-            block_tables=batch.block_tables,
-        )
-        self._check_blocks(batch)
-        return self._model.forward(torch.from_numpy(batch.token_ids), attention, self._caches)
 
     def _check_blocks(self, batch: InputBatch) -> None:
         """A block outside the pool would be a write into foreign memory: IndexError."""
@@ -89,57 +127,41 @@ class ModelRunner:
         needed = -(-ends // self._model.attention_shape.block_size)
         used = np.arange(batch.block_tables.shape[1]) < needed[:, None]
         blocks = batch.block_tables[used]
-        if blocks.min() < 0 or blocks.max() >= self._num_blocks:
+        if blocks.min() < 0 or blocks.max() >= self._backend.num_blocks:
             raise IndexError("a block outside the pool")
 
     def _sample(
-        self,
-        hidden: Tensor,
-        batch: InputBatch,
-        results: RecordArray,
-        computed: IndexArray,
-        logprobs: list[RecordArray],
+        self, states: Tensor, batch: InputBatch, step: LaunchedStep, computed: IndexArray
     ) -> None:
-        """Sample every sequence with SAMPLE, some at a time, into `results` and `logprobs`."""
+        """Ask for a token of every sequence with SAMPLE, some at a time."""
         sequences = np.flatnonzero(batch.has(PlanFlag.SAMPLE))
         last_token = batch.first_token + batch.num_tokens - 1
         for part in _slices(sequences, self._head_rows_max):
-            logits = self._model.logits(hidden[torch.from_numpy(last_token[part]).long()])
             params = read_sampling(self._table, batch, part, self._model.config.eos_token_ids)
-            sampled = sample(logits, params, self._choice)
-            self._report(sampled, results, computed[part], _total(logprobs))
-            logprobs.append(sampled.top)
-            good = part[sampled.finite]
-            self._table.remember(
-                batch.row[good], batch.generation[good], sampled.token_id[sampled.finite]
-            )
+            last_states = self._backend.take(states, last_token[part])
+            fetch = self._backend.sample(last_states, params, batch.row[part])
+            step.sampled.append(_SampledPart(batch, part, computed[part], fetch))
+            if self._backend.keeps_tokens:
+                self._table.promise(batch.row[part], batch.generation[part])
 
-    def _report(
-        self, sampled: Sampled, results: RecordArray, where: IndexArray, logprobs_start: int
-    ) -> None:
-        results["token_id"][where] = np.where(sampled.finite, sampled.token_id, -1)
-        results["logprob"][where] = sampled.logprob
-        results["logprobs_start"][where] = sampled.top_start + logprobs_start
-        results["num_logprobs"][where] = np.where(sampled.finite, sampled.num_top, 0)
-        results["error"][where[~sampled.finite]] = ResultError.NON_FINITE
+    def _remember(self, part: _SampledPart, sampled: Sampled) -> None:
+        good = part.sequences[sampled.finite]
+        row, generation = part.batch.row[good], part.batch.generation[good]
+        self._table.remember(row, generation, sampled.token_id[sampled.finite])
 
     def _score_prompts(
-        self,
-        hidden: Tensor,
-        batch: InputBatch,
-        results: RecordArray,
-        computed: IndexArray,
-        logprobs: list[RecordArray],
+        self, states: Tensor, batch: InputBatch, step: LaunchedStep, computed: IndexArray
     ) -> None:
         for sequence in np.flatnonzero(batch.has(PlanFlag.PROMPT_LOGPROBS)):
-            entries = self._prompt_logprobs(hidden, batch, int(sequence))
-            result = computed[sequence]
-            results["prompt_logprobs_start"][result] = _total(logprobs)
-            results["num_prompt_logprobs"][result] = len(entries)
-            logprobs.append(entries)
+            where = int(computed[sequence])
+            prompt = self._score_prompt(states, batch, int(sequence), where)
+            step.results["num_prompt_logprobs"][where] = prompt.entries.size
+            step.scored.append(prompt)
 
-    def _prompt_logprobs(self, hidden: Tensor, batch: InputBatch, sequence: int) -> RecordArray:
-        """Return (1 + k) entries for each new position inside the prompt, the actual token first.
+    def _score_prompt(
+        self, states: Tensor, batch: InputBatch, sequence: int, where: int
+    ) -> _ScoredPrompt:
+        """Ask for (1 + k) entries for each new position inside the prompt, the actual token first.
 
         A token's probability comes from the state before it: the chunk's own states shifted by
         one, and for its first token the state kept from the chunk before. Where there is none
@@ -148,37 +170,52 @@ class ModelRunner:
         row, first = int(batch.row[sequence]), int(batch.first_position[sequence])
         start = int(batch.first_token[sequence])
         count = int(batch.num_tokens[sequence])
-        scored = min(count, int(batch.prompt_len[sequence]) - first)
+        scored = max(0, min(count, int(batch.prompt_len[sequence]) - first))
         before = self._state_before(row, int(batch.generation[sequence]), first)
         self._prompt_states.pop(row, None)
         if first + count < batch.prompt_len[sequence]:
-            last = hidden[start + count - 1 : start + count].clone()
+            last = states[start + count - 1 : start + count].clone()
             self._prompt_states[row] = (int(batch.generation[sequence]), first + count, last)
-        if scored <= 0:
-            return empty_logprobs()
-        states = hidden[start : start + scored - 1]
+        num_top = max(int(self._table.rows["num_prompt_logprobs"][row]), 0)
+        ids = batch.token_ids[start : start + scored]
+        entries = _unknown_entries(ids, num_top)
+        if not scored:
+            return _ScoredPrompt(where, entries, [])
+        own = states[start : start + scored - 1]
         known = 0 if before is None else 1
         if before is not None:
-            states = torch.cat((before, states))
-        ids = batch.token_ids[start : start + scored]
-        num_top = int(self._table.rows["num_prompt_logprobs"][row])
-        entries = _unknown_entries(ids, max(num_top, 0))
-        self._fill(entries[1 - known :], states, ids[1 - known :])
-        return entries.reshape(-1)
+            own = torch.cat((before, own))
+        return _ScoredPrompt(where, entries, self._ask(entries[1 - known :], own, ids[1 - known :]))
 
     def _state_before(self, row: int, generation: int, position: int) -> Tensor | None:
         kept_generation, kept_position, state = self._prompt_states.get(row, (-1, -1, None))
         return state if (kept_generation, kept_position) == (generation, position) else None
 
-    def _fill(self, entries: RecordArray, states: Tensor, ids: Int32Array) -> None:
-        """Fill LOGPROB[positions, 1 + k] `entries` from the states before `ids`, in parts."""
-        num_top = entries.shape[1] - 1
+    def _ask(
+        self, entries: RecordArray, states: Tensor, ids: Int32Array
+    ) -> list[tuple[RecordArray, Callable[[], Scores]]]:
+        """Ask, in parts, for what fills LOGPROB[positions, 1 + k] from the states before `ids`."""
+        asked = []
         for part in _slices(np.arange(len(ids)), self._head_rows_max):
-            logits = self._model.logits(states[torch.from_numpy(part)])
-            counts = np.full(len(part), num_top, dtype=np.int32)
-            actual, top = token_logprobs(logits, ids[part], counts)
-            entries["logprob"][part, 0] = actual
-            entries[part, 1:] = top.reshape(len(part), num_top)
+            counts = np.full(len(part), entries.shape[1] - 1, dtype=np.int32)
+            fetch = self._backend.score(states[part[0] : part[-1] + 1], ids[part], counts)
+            asked.append((entries[part[0] : part[-1] + 1], fetch))
+        return asked
+
+
+def _report(sampled: Sampled, results: RecordArray, where: IndexArray, logprobs_start: int) -> None:
+    results["token_id"][where] = np.where(sampled.finite, sampled.token_id, -1)
+    results["logprob"][where] = sampled.logprob
+    results["logprobs_start"][where] = sampled.top_start + logprobs_start
+    results["num_logprobs"][where] = np.where(sampled.finite, sampled.num_top, 0)
+    results["error"][where[~sampled.finite]] = ResultError.NON_FINITE
+
+
+def _fill(prompt: _ScoredPrompt) -> None:
+    for entries, fetch in prompt.parts:
+        actual, top = fetch()
+        entries["logprob"][:, 0] = actual
+        entries[:, 1:] = top.reshape(len(entries), -1)
 
 
 def _slices(indices: npt.NDArray[np.intp], size: int) -> Iterator[npt.NDArray[np.intp]]:

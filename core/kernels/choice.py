@@ -34,8 +34,13 @@ class DrawRules:
     @property
     def floor(self) -> Float32Array:
         """The min_p threshold, nats below the best logit."""
-        with np.errstate(divide="ignore"):
-            return np.log(self.min_p, dtype=np.float32)
+        return min_p_floor(self.min_p)
+
+
+def min_p_floor(min_p: Float32Array) -> Float32Array:
+    """Return how far below the best logit min_p lets one be, nats; minus infinity for 0."""
+    with np.errstate(divide="ignore"):
+        return np.log(min_p, dtype=np.float32)
 
 
 class Choice(Protocol):

@@ -67,7 +67,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Makes the kernels of one model. `library` None = plain torch everywhere."""
+    """See `core.kernels.kernel_set.KernelSet`. `library` None = plain torch everywhere."""
 
     library: ctypes.CDLL | None
     dtype: torch.dtype
@@ -82,6 +82,10 @@ class Kernels:
     def name(self) -> str:
         """The file of the C++ kernels, another one for other sources or flags; or `torch`."""
         return "torch" if self.library is None else Path(self.library._name).name
+
+    def place(self, tensor: Tensor) -> Tensor:
+        """Return the tensor: all is in the host's memory."""
+        return tensor
 
     def normed(self, weight: Tensor, bias: Tensor | None = None) -> Normed:
         """Return the product rms_norm(x)·Wᵀ + bias with `weight` [out, in]."""

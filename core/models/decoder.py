@@ -10,13 +10,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from core.kernels.kernel_set import KernelSet
 from core.kernels.paged_attention import (
     AttentionBatch,
     AttentionRule,
     AttentionShape,
     PagedAttention,
 )
-from core.kernels.selection import Kernels
 from core.models.decoder_config import DecoderConfig
 from core.models.decoder_weights import DecoderWeights
 from core.models.rope import rope_table
@@ -29,7 +29,7 @@ class Decoder:
         self,
         config: DecoderConfig,
         weights: DecoderWeights,
-        kernels: Kernels,
+        kernels: KernelSet,
         *,
         block_size: int,
         num_positions: int,
@@ -53,9 +53,13 @@ class Decoder:
         token_ids int32 [tokens], all inside the vocabulary. Returns the residual stream
         [tokens, hidden] in the model's dtype, before the final norm.
         """
-        epsilon = self.config.rms_norm_eps
-        for attention in self._attentions.values():
+        for attention in self.attentions:
             attention.begin(batch)
+        return self.layers(token_ids, caches)
+
+    def layers(self, token_ids: Tensor, caches: Sequence[Tensor]) -> Tensor:
+        """Compute the tokens of the step that all `attentions` have begun; as `forward`."""
+        epsilon = self.config.rms_norm_eps
         x = self.weights.embedding.embed(token_ids)
         if self._embedding_scale != 1.0:
             x *= self._embedding_scale
@@ -67,13 +71,18 @@ class Decoder:
             x = layer.down(layer.gate_up(x, layer.mlp_norm, epsilon), x)
         return x
 
+    @property
+    def attentions(self) -> tuple[PagedAttention, ...]:
+        """One attention for each window that a layer has."""
+        return tuple(self._attentions.values())
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 [rows, vocabulary] for rows [rows, hidden] of `forward`'s result."""
         weights, softcap = self.weights, self.config.features.logits_softcap
         logits = weights.head.logits(hidden, weights.norm, self.config.rms_norm_eps)
         return logits.div_(softcap).tanh_().mul_(softcap) if softcap else logits
 
-    def _make_attentions(self, kernels: Kernels) -> dict[int, PagedAttention]:
+    def _make_attentions(self, kernels: KernelSet) -> dict[int, PagedAttention]:
         """Return an attention for each window that a layer has."""
         config, features = self.config, self.config.features
         attentions = {}

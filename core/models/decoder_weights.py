@@ -12,14 +12,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from core.kernels.kernel_set import KernelSet
 from core.kernels.linear import Gated, Normed, Residual
 from core.kernels.norm import HeadNorms, NormedHeads, NormedResidual
-from core.kernels.selection import Kernels
 from core.kernels.vocabulary import Vocabulary
 from core.models.decoder_config import DecoderConfig
 from core.models.rope import rotary_order
 from core.models.sharding import DecoderShard, divide_decoder
-from core.models.weights import WeightFiles
+from core.models.weights import TensorSource, WeightFiles
 from core.parallel.products import DividedVocabulary, SummedResidual
 from core.parallel.ranks import ALONE, Ranks
 
@@ -61,38 +61,47 @@ class DecoderWeights:
 
 
 def load_weights(
-    directory: Path, config: DecoderConfig, kernels: Kernels, ranks: Ranks = ALONE
+    directory: Path, config: DecoderConfig, kernels: KernelSet, ranks: Ranks = ALONE
 ) -> DecoderWeights:
     """Read, check and pack the weights in `directory`, or this rank's part; raises ModelError.
 
     `config` is that of the whole model.
     """
+    with WeightFiles(directory) as files:
+        weights = pack_weights(files, config, kernels, ranks)
+        is_tied = weights.head is weights.embedding
+        files.finish(config.family, (f"{config.weight_names.head}.weight",) if is_tied else ())
+    return weights
+
+
+def pack_weights(
+    source: TensorSource, config: DecoderConfig, kernels: KernelSet, ranks: Ranks = ALONE
+) -> DecoderWeights:
+    """Return the weights that `source` has, packed; raises what it raises."""
     names = config.weight_names
     shard = divide_decoder(config, ranks.size)[ranks.rank]
-    with WeightFiles(directory) as files:
-        embedding = _vocabulary(files, names.embedding, config, kernels, shard, ranks)
-        layers = tuple(
-            _LayerReader(files, index, config, kernels, shard, ranks).read()
-            for index in range(config.num_layers)
-        )
-        norm = _norm(files, names.norm, config.hidden_size, config)
-        head = embedding
-        if not config.tie_word_embeddings:
-            head = _vocabulary(files, names.head, config, kernels, shard, ranks)
-        files.finish(config.family, (f"{names.head}.weight",) if head is embedding else ())
+    embedding = _vocabulary(source, names.embedding, config, kernels, shard, ranks)
+    layers = tuple(
+        _LayerReader(source, index, config, kernels, shard, ranks).read()
+        for index in range(config.num_layers)
+    )
+    norm = _norm(source, names.norm, config.hidden_size, config, kernels)
+    head = embedding
+    if not config.tie_word_embeddings:
+        head = _vocabulary(source, names.head, config, kernels, shard, ranks)
     return DecoderWeights(embedding, layers, norm, head)
 
 
 def _vocabulary(
-    files: WeightFiles,
+    source: TensorSource,
     name: str,
     config: DecoderConfig,
-    kernels: Kernels,
+    kernels: KernelSet,
     shard: DecoderShard,
     ranks: Ranks,
 ) -> Vocabulary:
     shape = (config.vocab_size, config.hidden_size)
-    weight = files.take(f"{name}.weight", shape, kernels.dtype)
+    weight = source.take(f"{name}.weight", shape, kernels.dtype)
     if ranks.size == 1:
         return kernels.vocabulary(weight)
     own, width = weight[shard.tokens], shard.vocabulary_width
@@ -102,8 +111,10 @@ def _vocabulary(
     )
 
 
-def _norm(files: WeightFiles, name: str, size: int, config: DecoderConfig) -> Tensor:
-    norm = files.take(f"{name}.weight", (size,), torch.float32)
+def _norm(
+    source: TensorSource, name: str, size: int, config: DecoderConfig, kernels: KernelSet
+) -> Tensor:
+    norm = kernels.place(source.take(f"{name}.weight", (size,), torch.float32))
     return norm + 1.0 if config.features.norms_add_one else norm
 
 
@@ -112,14 +123,14 @@ class _LayerReader:
 
     def __init__(
         self,
-        files: WeightFiles,
+        source: TensorSource,
         index: int,
         config: DecoderConfig,
-        kernels: Kernels,
+        kernels: KernelSet,
         shard: DecoderShard,
         ranks: Ranks,
     ) -> None:
-        self._files = files
+        self._source = source
         self._prefix = config.weight_names.layer.format(index)
         self._config = config
         self._kernels = kernels
@@ -131,7 +142,7 @@ class _LayerReader:
         hidden, inner, shard = config.hidden_size, config.intermediate_size, self._shard
         gate, up = self._parts(names.gate_up, (inner, inner), hidden)
         return LayerWeights(
-            input_norm=self._norm(names.input_norm, hidden),
+            input_norm=self._norm_if(names.input_norm, hidden),
             qkv=self._qkv(),
             out=self._residual(
                 names.out,
@@ -140,7 +151,7 @@ class _LayerReader:
                 names.attention_post_norm,
                 has_bias=features.out_bias,
             ),
-            mlp_norm=self._norm(names.mlp_norm, hidden),
+            mlp_norm=self._norm_if(names.mlp_norm, hidden),
             gate_up=self._kernels.gated(
                 gate[shard.columns], up[shard.columns], features.activation
             ),
@@ -172,7 +183,7 @@ class _LayerReader:
         if config.features.norms_whole_query:
             pieces, sizes = (1, 1), (config.q_size, config.kv_size)
         query, key = (
-            self._head_order(_norm(self._files, self._prefix + name, size, config))
+            self._head_order(self._norm(name, size))
             for name, size in zip((names.query_norm, names.key_norm), sizes, strict=True)
         )
         return HeadNorms(query, key, *pieces, config.rms_norm_eps)
@@ -184,7 +195,7 @@ class _LayerReader:
         kernels, size = self._kernels, self._config.hidden_size
         (weight,) = self._parts((name,), (size,), in_size)
         bias = self._bias((name,), (size,)) if has_bias else None
-        norm = self._norm(post_norm, size)
+        norm = self._norm_if(post_norm, size)
         norm_add = None if norm is None else kernels.norm_add(norm, self._config.rms_norm_eps)
         if self._ranks.size > 1:
             partial = kernels.partial(weight[:, own].contiguous())
@@ -193,8 +204,11 @@ class _LayerReader:
             return kernels.residual(weight, bias)
         return NormedResidual(kernels.normed(weight, bias), norm_add)
 
-    def _norm(self, name: str | None, size: int) -> Tensor | None:
-        return None if name is None else _norm(self._files, self._prefix + name, size, self._config)
+    def _norm(self, name: str, size: int) -> Tensor:
+        return _norm(self._source, self._prefix + name, size, self._config, self._kernels)
+
+    def _norm_if(self, name: str | None, size: int) -> Tensor | None:
+        return None if name is None else self._norm(name, size)
 
     def _parts(
         self, names: Sequence[str], sizes: Sequence[int], in_size: int
@@ -203,10 +217,10 @@ class _LayerReader:
         dtype = self._kernels.dtype
         if len(names) == 1:
             shape = (sum(sizes), in_size)
-            whole = self._files.take(f"{self._prefix}{names[0]}.weight", shape, dtype)
+            whole = self._source.take(f"{self._prefix}{names[0]}.weight", shape, dtype)
             return torch.split(whole, list(sizes))
         return tuple(
-            self._files.take(f"{self._prefix}{name}.weight", (size, in_size), dtype)
+            self._source.take(f"{self._prefix}{name}.weight", (size, in_size), dtype)
             for name, size in zip(names, sizes, strict=True)
         )
 
@@ -216,7 +230,7 @@ class _LayerReader:
             sizes = (sum(sizes),)
         return torch.cat(
             [
-                self._files.take(f"{self._prefix}{name}.bias", (size,), torch.float32)
+                self._source.take(f"{self._prefix}{name}.bias", (size,), torch.float32)
                 for name, size in zip(names, sizes, strict=True)
             ]
         )

@@ -8,7 +8,7 @@ every fault found here, is a ModelError naming file and tensor.
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,6 +22,14 @@ QUANTIZED_SUFFIXES = (
     *(".weight_scale", ".weight_scale_inv", ".input_scale"),
 )
 FLOAT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+class TensorSource(Protocol):
+    """Where a model's tensors come from."""
+
+    def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return the tensor `name` of `shape` in `dtype`, nobody else's; raises ModelError."""
+        ...
 
 
 class WeightFiles:

@@ -9,70 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from core.executor.input_batch import RowTable
-from core.executor.kv_pool import allocate_kv_pool
-from core.executor.model_runner import ModelRunner
-from core.executor.protocol import ExecutorInfo, ExecutorStatistics
-from core.kernels.selection import Kernels
-from core.models.decoder import Decoder
-from core.models.decoder_weights import load_weights
 from core.models.model_config import read_model_config
-from core.scheduler.plan import RecordArray, ResultError, StepPlan, StepResult
+from core.scheduler.plan import RecordArray, ResultError
 from tests.support.dense_llama import DenseLlama
-from tests.support.native_kernels import native_library
 from tests.support.plan_driver import PlanDriver, Running
+from tests.support.runner_executor import NUM_BLOCKS, RunnerExecutor
 from tests.support.tiny_model import write_tiny_model
 
-NUM_BLOCKS = 96
 MakeDriver = Callable[..., PlanDriver]
-
-
-class RunnerExecutor:
-    """The least executor: a ModelRunner whose parts a test may look at."""
-
-    def __init__(
-        self,
-        directory: Path,
-        rows: RecordArray,
-        spans: list[np.ndarray[tuple[int], np.dtype[np.int32]]],
-        *,
-        dtype: torch.dtype,
-        path: str,
-        block_size: int,
-        logits_bytes_max: int,
-    ) -> None:
-        kernels = Kernels(native_library() if path == "cpp" else None, dtype)
-        config = read_model_config(directory)
-        weights = load_weights(directory, config, kernels)
-        self.model = Decoder(
-            config, weights, kernels, block_size=block_size, num_positions=config.max_position
-        )
-        shape = self.model.attention_shape.cache_shape(NUM_BLOCKS)
-        self.caches = allocate_kv_pool(config.num_layers, shape, dtype)
-        for cache in self.caches:
-            cache.fill_(math.nan)
-        table = RowTable(rows, spans, vocab_size=config.vocab_size, block_size=block_size)
-        self.runner = ModelRunner(
-            self.model, self.caches, table, kernels.choice(), logits_bytes_max=logits_bytes_max
-        )
-
-    def load(self) -> ExecutorInfo:
-        """Facts for the driver."""
-        return ExecutorInfo(NUM_BLOCKS, 0, 512, self.model.config.vocab_size, 0, 0, "", "", 1)
-
-    def execute(self, plan: StepPlan) -> StepResult:
-        """Run one plan."""
-        with torch.inference_mode():
-            rows, logprobs = self.runner.run(plan.rows)
-        return StepResult(plan.replica, plan.epoch, plan.step, 0, 0, rows, logprobs)
-
-    def forget_rows(self) -> None:
-        """Forget."""
-        self.runner.forget_rows()
-
-    def statistics(self) -> ExecutorStatistics:
-        """None are kept."""
-        return ExecutorStatistics(0, 0, 0, 0, 0)
 
 
 @pytest.fixture(scope="module")

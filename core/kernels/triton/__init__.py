@@ -11,6 +11,7 @@
 | `core.kernels.triton.logprobs` | log-probabilities of given tokens |
 | `core.kernels.triton.block_copy` | blocks out of the cache, into it, and within it |
 
-No executor uses them yet. They need only torch, triton and numpy. In a kernel `i_` is an index of a
+A model is made of them by `core.kernels.triton.kernel_set`, with products of torch's between them
+(`products`). They need only torch, triton and numpy. In a kernel `i_` is an index of a
 program, `o_` are offsets, `m_` masks, `p_` pointers, `b_` what is held in registers.
 """

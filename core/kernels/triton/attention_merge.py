@@ -20,7 +20,7 @@ def merge_kernel(
     partial_out,  # float32 [partials, kv heads, TILE_ROWS, head_dim]
     partial_sum,  # float32 [partials, kv heads, TILE_ROWS]
     out,  # [tokens, heads, head_dim], contiguous
-    merge_sequence,  # int32 [merges], as the next two
+    merge_sequence,  # int32 [merges], as the next two; negative for padding
     merge_first,
     merge_count,
     first_token,  # int32 [sequences], as the next one
@@ -35,6 +35,8 @@ def merge_kernel(
     i_merge = tl.program_id(0)
     i_head = tl.program_id(1)
     sequence = tl.load(merge_sequence + i_merge)
+    if sequence < 0:
+        return
     first = tl.load(merge_first + i_merge).to(tl.int64)
     o_rows = tl.program_id(2) * MERGE_ROWS + tl.arange(0, MERGE_ROWS)
     o_dims = tl.arange(0, PADDED_DIM)
@@ -66,7 +68,7 @@ def merge_partials(
     partial_out: Tensor,
     partial_sum: Tensor,
     out: Tensor,
-    merges: tuple[Tensor, Tensor, Tensor],
+    merges: tuple[Tensor, ...],
     first_token: Tensor,
     num_tokens: Tensor,
     shape: AttentionShape,

@@ -13,6 +13,7 @@ window are not read. Exponentials are powers of two: log2(e) is part of the scal
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,7 +70,7 @@ def attention_kernel(
     out,  # [tokens, heads, head_dim], contiguous
     partial_out,  # float32 [partials, kv heads, TILE_ROWS, head_dim]
     partial_sum,  # float32 [partials, kv heads, TILE_ROWS], log2 of the sum of weights
-    unit_sequence,  # int32 [units], as the next four
+    unit_sequence,  # int32 [units], as the next four; negative for padding
     unit_first_row,
     unit_first_key,
     unit_end_key,
@@ -96,6 +97,8 @@ def attention_kernel(
     i_unit = tl.program_id(0)
     i_head = tl.program_id(1)
     sequence = tl.load(unit_sequence + i_unit)
+    if sequence < 0:
+        return
     first_row = tl.load(unit_first_row + i_unit)
     count = tl.load(num_tokens + sequence)
     start = tl.load(first_position + sequence)
@@ -169,8 +172,12 @@ def attention_kernel(
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """What the layers of a step share, on the device; int32 tensors."""
+class AttentionStep:
+    """What the layers of a step share, on the device; int32 tensors as in `AttentionBatch`.
+
+    There may be more tokens and sequences than the step has; `token_sequence` of padding is
+    negative, and no unit names its sequence.
+    """
 
     token_sequence: Tensor
     positions: Tensor
@@ -181,18 +188,31 @@ class _Step:
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionUnits:
+    """`WorkUnits` on the device: their arrays, and room for so many partial results."""
+
+    tile_rows: int
+    num_partials: int
+    arrays: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Launch:
-    """Units in tiles of one size, on the device, and the memory of their partial results."""
+    """Units in tiles of one size and the memory of their partial results."""
 
     tile: Tile
     units: tuple[Tensor, ...]
-    merges: tuple[Tensor, Tensor, Tensor]
+    merges: tuple[Tensor, ...]
     partial_out: Tensor
     partial_sum: Tensor
 
 
 class TritonPagedAttention:
-    """See `core.kernels.paged_attention.PagedAttention`; qkv's queries are rotated in place."""
+    """See `core.kernels.paged_attention.PagedAttention`; qkv's queries are rotated in place.
+
+    `begin` is `cut`, a copy to the device, and `use`. Who has the copy made otherwise (all arrays
+    of a step at once, or into memory that a graph reads) calls the parts.
+    """
 
     def __init__(
         self, shape: AttentionShape, cos_sin: Tensor, rule: AttentionRule = PLAIN_RULE
@@ -209,13 +229,14 @@ class TritonPagedAttention:
         assert all(SPLIT_KEYS % tile.keys == 0 for tile in self._tiles), "a tile in two parts"
         self._shape, self._cos_sin, self._window = shape, cos_sin, rule.window
         self._factor, self._cap = score_factors(rule, shape.head_dim)
-        self._step: _Step | None = None
+        self._scratch = cos_sin.new_empty(0)
+        self._outgrown: list[Tensor] = []  # graphs go on writing there
+        self._step: AttentionStep | None = None
         self._launches: list[_Launch] = []
 
     def begin(self, batch: AttentionBatch) -> None:
         """Prepare what all layers of a step share: indices and units, copied to the device."""
-        shape = self._shape
-        self._step = _Step(
+        step = AttentionStep(
             *map(
                 self._on_device,
                 (
@@ -224,12 +245,25 @@ class TritonPagedAttention:
                 ),
             )
         )  # fmt: skip
-        by_width = cut(batch, shape, self._window, self._tiles[1].rows)
-        self._launches = [
-            self._launch(tile, units)
-            for tile, units in zip(self._tiles, by_width, strict=True)
-            if len(units.sequence)
-        ]
+        self.use(
+            step,
+            [
+                AttentionUnits(
+                    units.tile_rows, units.num_partials, tuple(map(self._on_device, units.arrays))
+                )
+                for units in self.cut(batch)
+            ],
+        )
+
+    def cut(self, batch: AttentionBatch) -> list[WorkUnits]:
+        """Return the units of a step, of each size of tile that it has."""
+        by_width = cut(batch, self._shape, self._window, self._tiles[1].rows)
+        return [units for units in by_width if len(units.sequence)]
+
+    def use(self, step: AttentionStep, units: Sequence[AttentionUnits]) -> None:
+        """Take what `cut` has found for a step, on the device."""
+        self._step = step
+        self._launches = [self._launch(each) for each in units]
 
     def __call__(self, qkv: Tensor, cache: Tensor) -> Tensor:
         """Write the step's keys and values and return the attention.
@@ -256,26 +290,24 @@ class TritonPagedAttention:
     def _on_device(self, array: npt.NDArray[np.int32]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._cos_sin.device)
 
-    def _launch(self, tile: Tile, units: WorkUnits) -> _Launch:
+    def _launch(self, units: AttentionUnits) -> _Launch:
+        """Return the units with their part of the scratch, which narrow and wide ones share:
+
+        they are launched one after the other.
+        """
         shape = self._shape
-        arrays = (
-            units.sequence, units.first_row, units.first_key, units.end_key, units.partial,
-        )  # fmt: skip
+        tile = next(tile for tile in self._tiles if tile.rows == units.tile_rows)
+        num_rows = units.num_partials * shape.num_kv_heads * tile.rows
+        if self._scratch.numel() < num_rows * (shape.head_dim + 1):
+            self._outgrown.append(self._scratch)
+            self._scratch = self._cos_sin.new_empty(2 * num_rows * (shape.head_dim + 1))
         rows = units.num_partials, shape.num_kv_heads, tile.rows
-        return _Launch(
-            tile,
-            tuple(map(self._on_device, arrays)),
-            (
-                self._on_device(units.merge_sequence),
-                self._on_device(units.merge_first),
-                self._on_device(units.merge_count),
-            ),
-            self._cos_sin.new_empty(*rows, shape.head_dim),
-            self._cos_sin.new_empty(*rows),
-        )
+        partial_out = self._scratch[: num_rows * shape.head_dim].view(*rows, shape.head_dim)
+        partial_sum = self._scratch[num_rows * shape.head_dim :][:num_rows].view(*rows)
+        return _Launch(tile, units.arrays[:5], units.arrays[5:], partial_out, partial_sum)
 
     def _attend(
-        self, launch: _Launch, step: _Step, qkv: Tensor, cache: Tensor, out: Tensor
+        self, launch: _Launch, step: AttentionStep, qkv: Tensor, cache: Tensor, out: Tensor
     ) -> None:
         shape, tile = self._shape, launch.tile
         attention_kernel[(len(launch.units[0]), shape.num_kv_heads)](

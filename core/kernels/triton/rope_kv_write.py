@@ -18,7 +18,6 @@ from torch import Tensor
 from core.kernels.paged_attention import AttentionShape
 
 TILE_HEADS = 8
-NO_SEQUENCE = -1  # of a padding token: it is neither read nor written
 
 
 def split_cache(cache: Tensor, shape: AttentionShape) -> tuple[Tensor, Tensor]:
@@ -32,7 +31,7 @@ def rope_kv_write_kernel(
     qkv,  # [tokens, heads + 2 kv heads, head_dim], queries rotated in place
     cache,  # [blocks, kv heads, 2, block_size, head_dim]
     cos_sin,  # float32 [positions, head_dim], cosines of the first half, then sines
-    token_sequence,  # int32 [tokens], NO_SEQUENCE for padding
+    token_sequence,  # int32 [tokens], negative for padding, which is left alone
     positions,  # int32 [tokens]
     block_tables,  # int32 [sequences, table_stride]
     qkv_stride,

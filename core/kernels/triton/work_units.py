@@ -23,6 +23,7 @@ IndexArray = npt.NDArray[np.signedinteger]
 NARROW_ROWS = 16  # the smallest tile of a matrix instruction
 SPLIT_KEYS = 512
 NO_PARTIAL = -1
+NO_SEQUENCE = -1  # of padding: nothing is read or written for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,24 @@ class WorkUnits:
     def num_partials(self) -> int:
         """How many partial results there are."""
         return int(self.merge_count.sum())
+
+    @property
+    def arrays(self) -> tuple[Int32Array, ...]:
+        """All arrays, in the order in which they are listed here."""
+        return (
+            self.sequence, self.first_row, self.first_key, self.end_key, self.partial,
+            self.merge_sequence, self.merge_first, self.merge_count,
+        )  # fmt: skip
+
+    def without_units(self) -> "WorkUnits":
+        """Return tiles of the same size, and nothing to do."""
+        return WorkUnits(self.tile_rows, *(array[:0] for array in self.arrays))
+
+    def padded(self, num_units: int, num_merges: int) -> "WorkUnits":
+        """Return the same with as many units and merges as wanted, the rest of no sequence."""
+        units = [_pad(array, num_units) for array in self.arrays[:5]]
+        merges = [_pad(array, num_merges) for array in self.arrays[5:]]
+        return WorkUnits(self.tile_rows, *units, *merges)
 
 
 def cut(
@@ -89,6 +108,12 @@ def _cut(
         merge_first=_int32((np.cumsum(splits * is_merged) - splits)[is_merged]),
         merge_count=_int32(splits[is_merged]),
     )
+
+
+def _pad(array: Int32Array, count: int) -> Int32Array:
+    padded = np.full(count, NO_SEQUENCE, dtype=np.int32)
+    padded[: len(array)] = array
+    return padded
 
 
 def _int32(array: IndexArray) -> Int32Array:

@@ -1,0 +1,1 @@
+"""The device under a ModelRunner that runs Triton kernels: CUDA, or their interpreter."""
