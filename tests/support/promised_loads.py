@@ -98,7 +98,7 @@ def waves(seed: int) -> Workload:
     """
     random = np.random.default_rng(seed)
     rows, kinds, tenants = _greeting((FAST, SLOW))
-    promised_s = float(random.uniform(5, 6))
+    promised_s = float(random.uniform(3, 5))
     prompt, count = int(random.integers(300, 1200)), int(random.integers(30, 60))
     rows += [(500.0 + each, prompt, 2) for each in random.uniform(0, 20, count)]
     kinds += [SLOW] * count
