@@ -202,11 +202,6 @@ class TenantConfig:
     replicas: tuple[int, ...] = ()
     """Replicas that serve the tenant; empty = all."""
 
-    @property
-    def burst(self) -> int:
-        """Tokens that may be used at once after a pause; 0 = no budget."""
-        return self.burst_tokens or self.tokens_per_minute
-
     def faults(self) -> Iterator[str]:
         """Yield one line for each key that cannot be accepted."""
         path = f"tenants[{self.name}]"

@@ -30,6 +30,7 @@ def http_tenants(pages: Sequence[Any]) -> npt.NDArray[np.void]:
     total["name"] = names[: len(total)]
     for part in parts:
         targets = [rows[name] for name in part["name"].tolist()]
+        np.add.at(total["requests"], targets, part["requests"])
         np.add.at(total["rejections"], targets, part["rejections"])
         _add_times(total, targets, part)
     return total

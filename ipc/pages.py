@@ -9,7 +9,7 @@ readers of another version are refused.
 
 import numpy as np
 
-PAGE_VERSION = 5
+PAGE_VERSION = 6
 MAX_PAGE_REPLICAS = 8
 MAX_PAGE_TOKENIZERS = 8
 MAX_PAGE_TENANTS = 256  # the rest is summed in the first row, named `_other`
@@ -118,6 +118,7 @@ TENANT = np.dtype(
         ("rejections", np.uint64, (MAX_REJECTION_REASONS,)),  # by the scheduler alone
         ("queue_time", histogram(LATENCY_BUCKETS_S)),
         ("paused", np.int32),
+        ("removed", np.int32),  # 1 = no tenant of that name any more; its counters stay
         ("weight", np.float64),
         ("share_due", np.float64),  # of the service, by weight among those that have work now
         ("share_used", np.float64),  # of the service of the last seconds
@@ -196,6 +197,10 @@ SCHEDULER_PAGE = np.dtype(
         ("last_reclaim_ns", np.int64),  # when a cancelled request's memory and row were free last
         ("ring_errors", np.uint64),  # gaps or checksum errors seen and resynchronized
         ("dropped_frames", np.uint64),  # undecodable frames
+        ("stale_frames", np.uint64),  # results for a predecessor of this instance
+        ("ignored_results", np.uint64),  # of no plan in flight, or lost before a later one
+        ("duplicate_requests", np.uint64),  # submitted though they were there
+        ("overrun_tokens", np.uint64),  # generated behind a stop string
         # Instances that may write their arenas: no request of a predecessor is written any more.
         ("tokenizer_epochs", np.uint64, (MAX_PAGE_TOKENIZERS,)),
         ("num_replicas", np.int32),
@@ -219,6 +224,7 @@ EXECUTOR_PAGE = np.dtype(
         ("last_step_ns", np.int64),
         ("step_time", histogram(STEP_BUCKETS_S)),
         ("tokens", np.uint64),
+        ("stale_frames", np.uint64),  # plans for a predecessor of this instance
         ("weights_bytes", np.uint64),
         ("kv_bytes", np.uint64),
         ("num_kv_blocks", np.int64),
@@ -258,6 +264,7 @@ HTTP_CLASS = np.dtype(CLIENT_TIMES)
 HTTP_TENANT = np.dtype(
     [
         ("name", "S64"),
+        ("requests", np.uint64),  # for output, whatever became of them
         ("rejections", np.uint64, (MAX_REJECTION_REASONS,)),  # as told to its clients
         *CLIENT_TIMES,
     ]
@@ -285,5 +292,10 @@ HTTP_PAGE = np.dtype(
 )
 
 ADMIN_PAGE = np.dtype(
-    [("commands", np.uint64), ("refused", np.uint64), ("dropped_frames", np.uint64)]
+    [
+        ("commands", np.uint64),
+        ("refused", np.uint64),
+        ("dropped_frames", np.uint64),
+        ("keep_failures", np.int64),  # to write the state database, since the last success
+    ]
 )

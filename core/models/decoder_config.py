@@ -69,7 +69,6 @@ class DecoderConfig:
     rope: RopeConfig
     local_rope: RopeConfig | None = None  # of layers with a window, if another one
     tie_word_embeddings: bool = False
-    bos_token_id: int = -1  # -1: none
     eos_token_ids: tuple[int, ...] = ()  # any of them ends a sequence
 
     @property

@@ -50,7 +50,6 @@ def parse_model_config(read: ConfigReader, generation: ConfigReader) -> DecoderC
     head_dim = _head_dim(read, hidden_size, num_heads)
     max_position = read.integer("max_position_embeddings", 1, MAX_POSITION)
     rope = read_rope(read, head_dim, max_position)
-    bos = read.token_ids("bos_token_id", vocab_size)
     eos = generation.token_ids("eos_token_id", vocab_size)
     return DecoderConfig(
         family=family.title,
@@ -68,7 +67,6 @@ def parse_model_config(read: ConfigReader, generation: ConfigReader) -> DecoderC
         rope=rope,
         local_rope=_local_rope(read, head_dim, max_position) if family.has_local_rope else None,
         tie_word_embeddings=read.flag("tie_word_embeddings", False),
-        bos_token_id=bos[0] if bos else -1,
         eos_token_ids=eos or read.token_ids("eos_token_id", vocab_size),
     )
 

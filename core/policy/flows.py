@@ -133,10 +133,6 @@ class Flows:
         """Return how many requests of a class wait."""
         return self._num_waiting_of_class[traffic_class]
 
-    def running_of_class(self, traffic_class: int) -> int:
-        """Return how many requests of a class run."""
-        return int(self.num_running[traffic_class::NUM_CLASSES].sum())
-
     def by_class(self, array: npt.NDArray[AnyType]) -> npt.NDArray[AnyType]:
         """Return an array over flows as [tenants, classes]."""
         return array.reshape(-1, NUM_CLASSES)

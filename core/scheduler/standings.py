@@ -16,6 +16,7 @@ from core.policy.base import Standing
 from core.policy.limits import Limits
 from core.scheduler.scheduler import Scheduler
 from core.tenancy import CLASS_NAMES, NUM_CLASSES, TrafficClass
+from core.tenant_rows import OTHER
 
 WINDOW_NS = 10 * NS_PER_S
 SAMPLE_NS = NS_PER_S
@@ -48,6 +49,7 @@ class TenantStandings:
     """All tenants, by their index in the counters: columns, as there may be hundreds."""
 
     paused: npt.NDArray[np.bool_]
+    removed: npt.NDArray[np.bool_]  # its name is kept, as long as the engine runs, for its counters
     weight: Shares
     share_due: Shares
     share_used: Shares
@@ -67,8 +69,14 @@ class _Settings:
     limits: Limits
     names: tuple[str, ...]
     paused: npt.NDArray[np.bool_]
+    removed: npt.NDArray[np.bool_]
     weight: Shares
     kv_quota: Shares
+
+
+_NO_SETTINGS = _Settings(
+    Limits(), (), np.zeros(0, bool), np.zeros(0, bool), np.zeros(0), np.zeros(0)
+)
 
 
 class Standings:
@@ -78,7 +86,7 @@ class Standings:
         """Start without a past."""
         self._scheduler = scheduler
         self._samples: deque[tuple[int, Counts]] = deque()
-        self._settings = _Settings(Limits(), (), np.zeros(0, bool), np.zeros(0), np.zeros(0))
+        self._settings = _NO_SETTINGS
 
     def take(self, now_ns: int) -> tuple[list[ClassStanding], TenantStandings]:
         """Return classes by value, and tenants."""
@@ -93,6 +101,7 @@ class Standings:
         classes = self._classes(standing, charged, (waiting, running, held), oldest)
         tenants = TenantStandings(
             paused=self._settings.paused,
+            removed=self._settings.removed,
             weight=self._settings.weight,
             share_due=self._due(waiting + running > 0),
             share_used=self._used(charged, now_ns),
@@ -111,11 +120,12 @@ class Standings:
         known = self._settings
         if known.limits is limits and len(known.names) == len(names):
             return
-        tenants = [limits.tenant(name) for name in names]
+        listed, tenants = limits.tenants, [limits.tenant(name) for name in names]
         self._settings = _Settings(
             limits,
             tuple(names),
             paused=np.array([name in limits.paused for name in names]),
+            removed=np.array([row != OTHER and n not in listed for row, n in enumerate(names)]),
             weight=np.array([tenant.weight for tenant in tenants]),
             kv_quota=np.array([tenant.kv_quota_fraction for tenant in tenants]),
         )

@@ -49,7 +49,6 @@ class EngineStatistics:
     num_preempted: int
     num_swapped: int
     num_running: int
-    num_unreleased: int  # ended, but a plan in flight names the span
     oldest_arrival_ns: int  # of those that never started; 0 = none
     draining: bool
     replicas: tuple[ReplicaStatistics, ...]
@@ -120,7 +119,6 @@ def engine_statistics(scheduler: Scheduler) -> EngineStatistics:
         num_preempted=waiting.num_preempted,
         num_swapped=waiting.num_swapped,
         num_running=num_running,
-        num_unreleased=len(scheduler.requests) - len(waiting) - num_running,
         oldest_arrival_ns=waiting.oldest_arrival_ns(),
         draining=scheduler.draining,
         replicas=tuple(

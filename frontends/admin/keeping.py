@@ -33,6 +33,11 @@ class Keeping:
         self._read_boards = read_boards
         self._last_s = 0.0
 
+    @property
+    def failures(self) -> int:
+        """How often writing has failed since it succeeded last."""
+        return self._keeper.failures
+
     def start(self, bell: Doorbell) -> None:
         """Keep the present state, and from now on what the bell is rung for."""
 

@@ -56,7 +56,7 @@ class OwnAnswers:
         return {
             **report((used, grown), None if tenant is None else str(tenant)),
             "since": datetime.fromtimestamp(since_s, UTC).isoformat() if since_s else "",
-            "kept": self.config.admin.keep_state,
+            "kept": self.config.admin.keep_state and not keep_failures(boards),
             **freshness(boards),
         }
 
@@ -80,6 +80,11 @@ class OwnAnswers:
             return await asyncio.wait_for(reading, READ_TIMEOUT_S)
         except TimeoutError:
             raise StateError(f"{self.state} cannot be read within {READ_TIMEOUT_S:g} s") from None
+
+
+def keep_failures(boards: Boards) -> int:
+    """Return how often the database could not be written since it was written last."""
+    return sum(int(page.record["keep_failures"]) for _, page in boards.of_kind("admin"))
 
 
 def is_change(record: object) -> bool:

@@ -189,6 +189,7 @@ class Worker:
         page["commands"] = self._trail.num_commands
         page["refused"] = self._trail.num_refused
         page["dropped_frames"] = self._ports.dropped_frames
+        page["keep_failures"] = 0 if self._keeping is None else self._keeping.failures
         self._board.publish(now_ns)
 
     def _keeping_in(self, state: Path) -> Keeping | None:

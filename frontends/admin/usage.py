@@ -21,9 +21,11 @@ from core.state_database import reading
 from frontends.boards import Boards, text_of
 from frontends.refusals import refusals
 from ipc.control.declaration import ArgumentError
+from ipc.page_sums import http_tenants
 
 HOUR_S = 3600
-TOKENS = ("requests", "prompt_tokens", "cached_tokens", "generated_tokens")
+REQUESTS = "requests"
+TOKENS = ("prompt_tokens", "cached_tokens", "generated_tokens")
 REJECTED = "rejected."
 _BACK = re.compile(r"(\d{1,5})([hd])")
 
@@ -32,9 +34,14 @@ Record = dict[str, object]
 
 
 def counters_of(boards: Boards) -> Counters:
-    """Return the counters that are not 0: what the scheduler counts, and what clients were told."""
+    """Return the counters that are not 0: what clients asked for, the tokens that the scheduler
+    counts, and what clients were refused.
+    """
     page = boards.record("scheduler")
-    counters: Counters = {}
+    asked = http_tenants([page.record for _, page in boards.of_kind("http")])
+    counters: Counters = {
+        (text_of(row["name"]), REQUESTS): int(row[REQUESTS]) for row in asked if row[REQUESTS]
+    }
     for row in page["tenants"][: int(page["num_tenants"])]:
         tenant = text_of(row["name"])
         counters |= {(tenant, name): int(row[name]) for name in TOKENS if row[name]}
@@ -93,8 +100,8 @@ def _row(total: Mapping[tuple[str, str], int], tenant: str) -> Record:
         for (name, counter), amount in total.items()
         if name == tenant and counter.startswith(REJECTED)
     }
-    tokens: Record = {counter: total.get((tenant, counter), 0) for counter in TOKENS}
-    return tokens | {"rejected": rejected}
+    used: Record = {name: total.get((tenant, name), 0) for name in (REQUESTS, *TOKENS)}
+    return used | {"rejected": rejected}
 
 
 def hour_of(time_s: float) -> int:

@@ -176,6 +176,7 @@ def tenant_standing(row: np.void, told: Mapping[str, Mapping[str, int]]) -> Reco
     return {
         "tenant": known["tenant"],
         "paused": bool(row["paused"]),
+        "removed": bool(row["removed"]),
         "weight": float(row["weight"]),
         "share_due": round(float(row["share_due"]), 4),
         "share_used": round(float(row["share_used"]), 4),

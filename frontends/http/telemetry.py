@@ -68,12 +68,17 @@ class Telemetry:
         self.by_class = ClientTimes(NUM_CLASSES)
         self.by_tenant = ClientTimes(MAX_PAGE_TENANTS)
         self.tenants = TenantRows(MAX_PAGE_TENANTS)
+        self._tenant_requests = np.zeros(MAX_PAGE_TENANTS, np.uint64)
         self._tenant_rejections = np.zeros((MAX_PAGE_TENANTS, MAX_REJECTION_REASONS), np.uint64)
         self._dropped_before = 0
 
     def count_response(self, status: int) -> None:
         """Count one answer by the class of its status."""
         self.responses[status // 100] += 1
+
+    def count_request(self, tenant: str) -> None:
+        """Count one request for output, before anything can refuse it."""
+        self._tenant_requests[self.tenants.row(tenant)] += np.uint64(1)
 
     def count_rejection(self, reason: RejectionReason, tenant: str) -> None:
         """Count one refusal, whether it became a status or an event in a stream."""
@@ -90,6 +95,7 @@ class Telemetry:
         rows = page["tenants"][: int(page["num_tenants"])]
         self.tenants.know(name.decode() for name in rows["name"].tolist())
         self.by_tenant.resume(rows)
+        self._tenant_requests[: len(rows)] = rows["requests"]
         self._tenant_rejections[: len(rows)] = rows["rejections"]
 
     def fill(self, page: npt.NDArray[np.void], dropped_frames: int) -> None:
@@ -105,6 +111,7 @@ class Telemetry:
         rows = page["tenants"][: len(names)]
         page["num_tenants"] = len(names)
         rows["name"] = [name.encode() for name in names]
+        rows["requests"] = self._tenant_requests[: len(names)]
         rows["rejections"] = self._tenant_rejections[: len(names)]
         self.by_tenant.fill(rows)
 

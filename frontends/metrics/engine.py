@@ -64,6 +64,21 @@ BY_FIELD = (
         ),
         "recomputed_after_swap_tokens",
     ),
+    Shown(
+        counter("headrace_overrun_tokens_total", "Tokens generated behind a stop string."),
+        "overrun_tokens",
+    ),
+    Shown(
+        counter(
+            "headrace_ignored_results_total",
+            "Steps whose result was lost, or belonged to no plan in flight.",
+        ),
+        "ignored_results",
+    ),
+    Shown(
+        counter("headrace_duplicate_requests_total", "Submitted though they were there."),
+        "duplicate_requests",
+    ),
     Shown(gauge("headrace_price_epoch", "Epoch of the prices in force; 0 = none."), "price_epoch"),
     Shown(
         counter("headrace_system_service_total", "Charged to nobody, in the unit of the policy."),

@@ -32,6 +32,11 @@ RING_ERRORS = counter(
     "headrace_ring_errors_total", "Sequence gaps and checksum errors, resynchronized.", "process"
 )
 DROPPED_FRAMES = counter("headrace_dropped_frames_total", "Undecodable frames, dropped.", "process")
+STALE_FRAMES = counter(
+    "headrace_stale_frames_total",
+    "Plans and results for an instance before this one, dropped as they must be.",
+    "process",
+)
 
 EXECUTOR = (
     Shown(counter("headrace_executor_steps_total", "Steps computed.", "process"), "steps"),
@@ -110,10 +115,19 @@ HTTP_RESPONSES = counter(
 ADMIN = (
     Shown(counter("headrace_admin_commands_total", "Control commands.", "process"), "commands"),
     Shown(counter("headrace_admin_refused_total", "Refused callers.", "process"), "refused"),
+    Shown(
+        gauge(
+            "headrace_admin_keep_failures",
+            "Failures to write usage and run-time changes, since the last success.",
+            "process",
+        ),
+        "keep_failures",
+    ),
 )
 
 FAMILIES = (
     UPTIME, STOPPING, EPOCH, RESTARTS, HEARTBEAT_AGE, PAGE_AGE, RING_ERRORS, DROPPED_FRAMES,
+    STALE_FRAMES,
 )  # fmt: skip
 EXECUTOR_FAMILIES = (
     *(each.family for each in EXECUTOR),
@@ -166,3 +180,4 @@ def add(out: Exposition, boards: Boards) -> None:
     out.add(PAGE_AGE, [(process_label(c), boards.age_s(p.written_ns)) for c, p in pages])
     out.add(RING_ERRORS, field_samples(pages, "ring_errors"))
     out.add(DROPPED_FRAMES, field_samples(pages, "dropped_frames"))
+    out.add(STALE_FRAMES, field_samples(pages, "stale_frames"))

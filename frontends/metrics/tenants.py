@@ -64,6 +64,10 @@ TENANT = (
     Shown(
         gauge("headrace_tenant_paused", "1 while an operator has paused it.", "tenant"), "paused"
     ),
+    Shown(
+        gauge("headrace_tenant_removed", "1 = it was removed; what it used stays.", "tenant"),
+        "removed",
+    ),
     Shown(gauge("headrace_tenant_weight", "Its weight within a class.", "tenant"), "weight"),
     Shown(
         gauge("headrace_tenant_share_due", "Its share by weight while it has work.", "tenant"),
@@ -84,6 +88,16 @@ TENANT = (
     Shown(
         gauge("headrace_tenant_kv_blocks_quota", "KV blocks it may hold.", "tenant"),
         "kv_quota_blocks",
+    ),
+)
+TENANT_CLIENTS = (
+    Shown(
+        counter(
+            "headrace_tenant_http_requests_total",
+            "Requests of its clients for output, those refused at the door among them.",
+            "tenant",
+        ),
+        "requests",
     ),
 )
 TENANT_BUDGET = gauge(
@@ -166,6 +180,7 @@ CLASS_QUEUE_TIME, CLASS_TIMES = queue_time("class"), client_times("class")
 
 TENANT_FAMILIES: tuple[Family, ...] = (
     *(each.family for each in TENANT),
+    *(each.family for each in TENANT_CLIENTS),
     TENANT_BUDGET,
     TENANT_REJECTIONS,
     *(each.family for each in (TENANT_QUEUE_TIME, *TENANT_TIMES)),
@@ -186,6 +201,7 @@ def add_tenants(out: Exposition, boards: Boards) -> None:
     out.add(TENANT_BUDGET, [(label, left) for label, left in budgets if left != NO_BUDGET])
     add_histogram_columns(out, (TENANT_QUEUE_TIME,), labels, rows)
     clients = http_tenants([page.record for _, page in boards.of_kind("http")])
+    add_columns(out, TENANT_CLIENTS, tenant_labels(clients), clients)
     add_histogram_columns(out, TENANT_TIMES, tenant_labels(clients), clients)
     told = [
         ((("tenant", tenant), ("reason", code)), count)

@@ -77,6 +77,7 @@ class Generator:
     ) -> None:
         """Answer with the output of `message`; raises ApiError while a status can be sent."""
         exchange.tenant_headers = partial(self.doorstep.headers, message.tenant)
+        exchange.telemetry.count_request(message.tenant)
         self.doorstep.check(message)
         exchange.telemetry.choices.observe(message.n)
         timer = StreamTimer(

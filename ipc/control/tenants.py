@@ -17,8 +17,9 @@ COMMAND = Command(
         ResultField(
             "tenants",
             "list of records",
-            "per tenant: paused, weight, share due and used (of the last 10 s), waiting, running, "
-            "KV blocks held and quota, budget tokens left, preempted, rejected by reason",
+            "per tenant: paused, removed (listed until the engine ends, for what it used), weight, "
+            "share due and used (of the last 10 s), waiting, running, KV blocks held and quota, "
+            "budget tokens left, preempted, rejected by reason",
         ),
         ResultField("stale", "boolean", "true if the scheduler's page is older than the limit"),
         ResultField("as_of_age_s", "number", "age of the scheduler's page, seconds"),

@@ -29,11 +29,15 @@ COMMAND = Command(
         ResultField(
             "usage",
             "list of records",
-            "per tenant: requests, prompt_tokens, cached_tokens (of those), generated_tokens, "
-            "rejected by reason",
+            "per tenant: requests (of clients, also those that were refused), prompt_tokens, "
+            "cached_tokens (of those), generated_tokens, rejected by reason",
         ),
         ResultField("since", "text", "begin of the first hour that counts, UTC; empty = all"),
-        ResultField("kept", "boolean", "false: only since the start of this engine"),
+        ResultField(
+            "kept",
+            "boolean",
+            "false: only in memory, as configured, or because the database cannot be written now",
+        ),
         ResultField("stale", "boolean", "true if the scheduler's page is older than the limit"),
         ResultField("as_of_age_s", "number", "age of the scheduler's page, seconds"),
     ),

@@ -350,6 +350,7 @@ def test_a_restarted_http_process_goes_on_counting() -> None:
     """No counter falls when a process is replaced, in whatever order it meets tenants then."""
     first, last_page = Telemetry(), np.zeros((), HTTP_PAGE)
     first.requests, first.num_streams = 5, 3
+    first.count_request("acme")
     first.count_rejection(RejectionReason.TENANT_RATE, "acme")
     StreamTimer(first, 0, "zeta", TrafficClass.BATCH).output(Chunk("op", 0, "x"), NS_PER_S // 4)
     first.fill(last_page, dropped_frames=7)
@@ -371,3 +372,4 @@ def test_a_restarted_http_process_goes_on_counting() -> None:
     counts = dict(zip(rows["name"].tolist(), rows["ttft"]["counts"].sum(axis=1), strict=True))
     assert counts == {b"_other": 0, b"acme": 0, b"zeta": 2, b"new": 1}
     assert rows["rejections"].sum(axis=1).tolist() == [0, 1, 0, 0]
+    assert rows["requests"].tolist() == [0, 1, 0, 0]

@@ -3,14 +3,17 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import zmq
 
+from core.state_database import open_to_write
 from frontends.cli.control_client import Engine, call
 from ipc.control.declaration import Effect
 from ipc.control.registry import COMMANDS
@@ -90,6 +93,26 @@ def test_a_worker_serves_commands_health_and_metrics_alone(stage: AdminStage) ->
     commands = [json.loads(line)["command"] for line in audit]
     assert commands[:3] == ["status", "requests", "drain"]
     assert stage.key not in "".join(audit)
+
+
+def test_usage_says_whether_it_is_kept(stage: AdminStage) -> None:
+    """Not while the database takes nothing, as on a full disk, and again once it does; the metric
+    says so too.
+    """
+
+    def wait_until_kept(expected: bool) -> None:
+        answers = (call(engine_of(stage, 0), "usage", {}) for _ in range(10_000))
+        assert any(reply.result.get("kept") is expected for reply in answers)
+
+    with closing(open_to_write(stage.state / "headrace" / "x")) as other:
+        other.execute("BEGIN IMMEDIATE")
+        stage.start_worker(0)
+        wait_until_serving(stage, 0)
+        wait_until_kept(False)
+        scrape = get(stage, "/metrics", stage.key).body.decode()
+        assert re.search(r'headrace_admin_keep_failures{process="admin.0"} [1-9]', scrape)
+        other.execute("ROLLBACK")
+    wait_until_kept(True)
 
 
 ARGUMENTS: dict[str, dict[str, object]] = {

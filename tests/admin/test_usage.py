@@ -19,14 +19,14 @@ KEYS = st.tuples(st.sampled_from(["acme", "zeta"]), st.sampled_from(["requests",
 NOW_S = 1_764_500_000.0  # 2025-11-30 10:53:20 UTC
 
 
-def test_the_counters_are_those_of_the_scheduler_page() -> None:
-    """Tokens and requests of each tenant, refusals by reason; nothing that is 0."""
+def test_the_counters_are_those_of_scheduler_and_http() -> None:
+    """Tokens of each tenant, its clients' requests, refusals by reason; nothing that is 0."""
     tenants = [
-        {"name": b"acme", "requests": 5, "generated_tokens": 70},
+        {"name": b"acme", "generated_tokens": 70},
         {"name": b"zeta"},
     ]
     fields = scheduler_fields(num_tenants=2, tenants=tenants)
-    told = page("http.0", refusal_fields(b"acme", RejectionReason.TENANT_RATE, 4))
+    told = page("http.0", refusal_fields(b"acme", RejectionReason.TENANT_RATE, 4, requests=5))
     boards = healthy({"scheduler": page("scheduler", fields), "http.0": told})
     assert counters_of(boards) == {
         ("acme", "requests"): 5,

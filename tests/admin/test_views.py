@@ -115,7 +115,8 @@ def test_tenants_shows_what_each_has_and_is_due() -> None:
     """A tenant without a token-rate budget has none left, which is not 0."""
     rows = [
         {"name": b"acme", "weight": 3.0, "share_due": 0.75, "share_used": 0.5, "paused": 1,
-         "budget_tokens": 120, "kv_quota_blocks": 50, "held_blocks": 20, "preemptions": 4},
+         "removed": 1, "budget_tokens": 120, "kv_quota_blocks": 50, "held_blocks": 20,
+         "preemptions": 4},
         {"name": b"zeta", "budget_tokens": -1, "oldest_wait_ns": 1_500_000_000},
     ]  # fmt: skip
     classes = [{"weight": 8.0, "reserved_blocks": 10, "reserved_seqs": 4}]
@@ -125,6 +126,7 @@ def test_tenants_shows_what_each_has_and_is_due() -> None:
     acme, zeta = result["tenants"]
     assert (acme["share_due"], acme["share_used"], acme["paused"]) == (0.75, 0.5, True)
     assert (acme["kv_held"], acme["kv_quota"], acme["preempted"]) == (20, 50, 4)
+    assert (acme["removed"], zeta["removed"]) == (True, False)
     assert (acme["budget_left"], acme["rejected"]) == (120, {"tenant_rate": 2})
     assert (zeta["budget_left"], zeta["oldest_wait_s"]) == (None, 1.5)
     assert (result["classes"][0]["kv_reserved"], result["classes"][0]["seqs_reserved"]) == (10, 4)

@@ -41,6 +41,9 @@ def test_end_tokens_of_generation_config_win(directory: Path) -> None:
     assert read_model_config(directory).eos_token_ids == (5, 6)
     (directory / "generation_config.json").unlink()
     assert read_model_config(directory).eos_token_ids == (IM_END_ID,)
+    change(directory, {"eos_token_id": 300})
+    with pytest.raises(ModelError, match="eos_token_id"):
+        read_model_config(directory)
 
 
 def test_head_size_defaults_to_the_hidden_size_divided(directory: Path) -> None:
@@ -158,7 +161,6 @@ def test_quantized_checkpoints_are_refused(directory: Path, method: str) -> None
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 1e400}}, "factor is not finite"),
         ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}}, "short_factor"),
         ({"rope_scaling": [1]}, "rope_scaling"),
-        ({"bos_token_id": 300}, "bos_token_id"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -255,12 +255,14 @@ def test_an_executor_drops_plans_made_for_its_predecessor() -> None:
     ring, executor = rig.plan_rings[0], rig.executors[0]
     assert executor is not None
     executor.loop.step(executor.channels, rig.clock)
-    assert executor.loop.dropped_plans == 0
+    assert executor.loop.stale_frames == 0
     ring.writer.send([old_plan(living.serving_epoch)])
     executor.loop.step(executor.channels, rig.clock)
-    assert executor.loop.dropped_plans == 1
+    assert executor.loop.stale_frames == 1
     assert executor.channels.results is not None
     assert executor.channels.results.statistics().sent == 0
+    executor.loop.close(executor.channels, rig.clock)
+    assert executor.channels.page.page["stale_frames"] == 1
     rig.peers.peers["executor.0.0"] = successor
     rig.run()
     assert_intact(rig)

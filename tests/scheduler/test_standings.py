@@ -126,6 +126,16 @@ def test_changed_limits_show_at_once(engine: CheckedEngine) -> None:
     assert column(engine, tenants.kv_quota_blocks)["a"] == 100
 
 
+def test_a_removed_tenant_is_marked(engine: CheckedEngine) -> None:
+    """It is listed for what it used, until it is added again; `_other` is nobody's name."""
+    submit(engine, "a", TrafficClass.STANDARD)
+    for names, removed in ((("b",), True), (("a", "b"), False)):
+        limits = Limits(tenants={name: TenantConfig(name=name) for name in names})
+        engine.core.on_events([ev.Configure(limits)], 0)
+        tenants = engine.core.standings(0)[1]
+        assert column(engine, tenants.removed) == {"_other": False, "a": removed, "b": False}
+
+
 def test_the_oldest_wait_is_known_by_tenant_and_by_class(engine: CheckedEngine) -> None:
     """It is that of the request that has waited longest there, and of nobody else's."""
     arrivals_ns = []

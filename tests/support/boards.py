@@ -67,11 +67,12 @@ def scheduler_fields(replicas: list[Fields] | None = None, **fields: Any) -> Fie
     return {"ready": 1, "num_replicas": len(rows), "replicas": rows} | fields
 
 
-def refusal_fields(tenant: bytes, reason: RejectionReason, count: int) -> Fields:
+def refusal_fields(tenant: bytes, reason: RejectionReason, count: int, requests: int = 0) -> Fields:
     """Return the page of an http process that has told a tenant's clients of refusals."""
     counts = np.zeros(MAX_REJECTION_REASONS, np.uint64)
     counts[reason] = count
-    return {"num_tenants": 1, "tenants": [{"name": tenant, "rejections": counts}]}
+    row = {"name": tenant, "requests": requests, "rejections": counts}
+    return {"num_tenants": 1, "tenants": [row]}
 
 
 def beat(age_s: float = 0.01, **fields: Any) -> Heartbeat:

@@ -39,7 +39,7 @@ class ExecutorLoop:
         self._is_page_old = False
         self._last_step_ns = 0
         self._step_time = Histogram(STEP_BUCKETS_S)
-        self.dropped_plans = 0
+        self.stale_frames = 0
 
     def step(self, channels: ExecutorChannels, clock: Clock) -> bool:
         """Compute the oldest plan; or first send a result for which there was no room."""
@@ -53,7 +53,8 @@ class ExecutorLoop:
         if plan.epoch == self._epoch:
             self._compute(plan, channels, clock)
         else:
-            self.dropped_plans += 1
+            self.stale_frames += 1
+            self._is_page_old = True
         channels.plans.acknowledge()
         return True
 
@@ -103,6 +104,7 @@ class ExecutorLoop:
         statistics = self._executor.statistics()
         page["steps"] = before["steps"] + self._step_time.count
         page["tokens"] = before["tokens"] + statistics.tokens
+        page["stale_frames"] = before["stale_frames"] + self.stale_frames
         page["last_step_ns"] = self._last_step_ns
         self._step_time.fill(page["step_time"])
         page["step_time"]["counts"] += before["step_time"]["counts"]
@@ -113,7 +115,7 @@ class ExecutorLoop:
 def show_info(info: ExecutorInfo, model: str, writer: BoardWriter, now_ns: int) -> None:
     """Publish what the executor has loaded; the scheduler sizes its pool by it."""
     page = writer.page
-    for name in ("steps", "tokens", "step_time"):
+    for name in ("steps", "tokens", "stale_frames", "step_time"):
         page[name] = writer.predecessor[name]
     for name in (
         "weights_bytes", "kv_bytes", "num_kv_blocks", "num_host_blocks", "block_bytes",

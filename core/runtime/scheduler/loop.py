@@ -71,7 +71,7 @@ class SchedulerLoop:
         self._retry_ns = 0
         self._result_ns = 0  # what taking in the last result cost; counted with the next plan
         self.ring_errors = 0
-        self.dropped_results = 0
+        self.stale_frames = 0
         self.refused_submits = 0
 
     @property
@@ -116,7 +116,7 @@ class SchedulerLoop:
                 result = read_result(frame)
                 took = True
                 if result.scheduler_epoch != self._epoch:
-                    self.dropped_results += 1
+                    self.stale_frames += 1
                     continue
                 began_ns = clock.now_ns()
                 self.core.on_result(result, now_ns)
@@ -272,4 +272,5 @@ class SchedulerLoop:
         page["ring_errors"] = before["ring_errors"] + self.ring_errors
         num_dropped = self.refused_submits + channels.inbox.dropped_frames
         page["dropped_frames"] = before["dropped_frames"] + num_dropped
+        page["stale_frames"] = before["stale_frames"] + self.stale_frames
         channels.page.publish(now_ns)

@@ -47,7 +47,8 @@ COUNTERS = (
     "steps", "prompt_tokens", "cached_tokens", "generated_tokens", "prefix_queries_tokens",
     "prefix_hits_tokens", "preemptions", "preemptions_by", "swapped_out_tokens",
     "swapped_in_tokens", "recomputed_after_swap_tokens", "recomputed_tokens",
-    "cancel_reclaim_steps_max", "last_reclaim_ns",
+    "cancel_reclaim_steps_max", "last_reclaim_ns", "ignored_results", "duplicate_requests",
+    "overrun_tokens",
 )  # fmt: skip
 GAUGES = (
     "num_waiting", "waiting_tokens", "num_preempted", "num_swapped", "num_running", "draining",
@@ -73,8 +74,8 @@ CLASS_FIELDS = (
 CLASS_COUNTERS = ("prompt_tokens", "cached_tokens", "generated_tokens", "deadline_misses")
 PREDICTION_COUNTERS = ("infeasible_steps", "predicted_ns", "measured_ns")
 STANDING_FIELDS = (
-    "paused", "weight", "share_due", "share_used", "service", "virtual_lead", "budget_tokens",
-    "budget_tat_ns", "kv_quota_blocks", "held_blocks",
+    "paused", "removed", "weight", "share_due", "share_used", "service", "virtual_lead",
+    "budget_tokens", "budget_tat_ns", "kv_quota_blocks", "held_blocks",
 )  # fmt: skip
 
 

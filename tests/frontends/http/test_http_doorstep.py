@@ -70,6 +70,15 @@ def test_a_paused_tenant_is_refused_at_the_door(start: Start) -> None:
     expect_refusal(rig, ask(rig), 429, "tenant_paused", "tenants[acme].paused")
 
 
+def test_a_request_that_is_refused_at_the_door_counts_as_asked_for(start: Start) -> None:
+    """Else a tenant would have more refusals than requests."""
+    rig = start(directory=directory(paused=True))
+    ask(rig)
+    page = rig.wait_for_page(lambda page: page["tenants"]["requests"].sum())
+    acme = page["tenants"][page["tenants"]["name"] == b"acme"][0]
+    assert (acme["requests"], acme["rejections"].sum()) == (1, 1)
+
+
 def test_a_paused_class_is_refused_at_the_door(start: Start) -> None:
     """The same holds for a class, and only for that one."""
     names = ("interactive", "standard", "batch", "administrative")
