@@ -102,8 +102,14 @@ class HttpRig:
         return self.clients.enter_context(client)
 
     def drain(self) -> None:
-        """Do what SIGTERM does."""
+        """Do what SIGTERM does; return when idle connections are closed, so that none of the test's
+        that comes next is taken for one.
+        """
         self.loop.call_soon_threadsafe(self.lifecycle.drain)
+        until = time.monotonic() + WAIT_S
+        while HeartbeatState.DRAINING not in self.states and self.thread.is_alive():
+            assert time.monotonic() < until, "the server does not leave"
+            threading.Event().wait(self.config.supervision.heartbeat_ms / 1000)
 
     def wait_for_page(self, is_due: Callable[[Any], bool]) -> Any:
         """Return the process's page once `is_due` says so of it."""

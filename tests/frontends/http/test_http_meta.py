@@ -13,6 +13,7 @@ from tests.support.fake_engine import WAIT_S
 from tests.support.http_rig import MODEL, HttpRig
 from tests.support.raw_http import RawReader, completion
 
+LONG_MS = 120_000
 HEALTH = ("/health", "/health/live", "/health/ready", "/health/progress")
 
 
@@ -90,8 +91,11 @@ def test_an_unknown_model_has_no_card(rig: HttpRig) -> None:
     assert "not found" in error["message"]
 
 
-def test_a_draining_server_is_not_ready_and_finishes_its_streams(rig: HttpRig) -> None:
+def test_a_draining_server_is_not_ready_and_finishes_its_streams(
+    start: Callable[..., HttpRig],
+) -> None:
     """After SIGTERM ready is 503 at once, new work is refused, a running stream ends well."""
+    rig = start(stop_timeout_ms=LONG_MS)
     with rig.connect() as raw:
         raw.sendall(completion("hold", stream=True))
         generate = rig.engine.wait_for(Generate)

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 import zmq
 
-from core.config import HeadraceConfig, HttpConfig
+from core.config import HeadraceConfig, HttpConfig, SupervisionConfig
 from core.messages.tokenizer import Generate
 from core.monotonic_clock import MonotonicClock
 from core.runtime.supervisor.launch import ChildProcess, child_environment, child_setup, start_child
@@ -27,6 +27,7 @@ from ipc.board import BoardWriter
 from ipc.heartbeat import HeartbeatLine, Heartbeats, HeartbeatState
 from ipc.pages import SUPERVISOR_PAGE
 from ipc.ports import Context
+from tests.support.engine import wait_until
 from tests.support.fake_engine import WAIT_S, FakeEngine
 from tests.support.http_rig import CARD, MODEL
 
@@ -48,11 +49,17 @@ class Setting:
 
     def wait_for_draining(self) -> None:
         """Ask until the process says that it is stopping."""
-        reasons: list[str] = []
-        while "this process is stopping" not in reasons:
-            answer = httpx2.get(f"http://127.0.0.1:{self.port}/health/ready", verify=False)
+
+        def says_so() -> bool:
+            url = f"http://127.0.0.1:{self.port}/health/ready"
+            try:
+                answer = httpx2.get(url, timeout=WAIT_S, verify=False)
+            except (httpx2.RemoteProtocolError, httpx2.ReadError):
+                return False  # the connection was still idle when the process began to leave
             assert answer.status_code == 503
-            reasons = answer.json()["reasons"]
+            return "this process is stopping" in answer.json()["reasons"]
+
+        wait_until(says_so, "the process to leave")
 
 
 @contextmanager
@@ -88,6 +95,7 @@ def started() -> Iterator[Setting]:
     config = HeadraceConfig(
         name=f"http-{secrets.token_hex(6)}",
         http=replace(HttpConfig(), port=0),
+        supervision=SupervisionConfig(stop_timeout_ms=120_000),
     )
     config = replace(config, tokenizer=replace(config.tokenizer, arena_tokens=65_536))
     specs = child_specs(config)
