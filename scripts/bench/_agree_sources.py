@@ -18,6 +18,7 @@ from scripts.bench._engine import Engine
 WATCH_EVERY_S = 0.1
 OF_REQUESTS = ("prompt_tokens", "cached_tokens", "generated_tokens")  # known by class as well
 COMMAND_S = 60.0
+COMMAND_TRIES = 10  # a busy engine may answer late, and every command twice is the same as once
 # What a scrape or a command changes by itself.
 OF_THE_ASKING = (
     "headrace_http_requests_total", "headrace_http_responses_total",
@@ -233,16 +234,18 @@ async def scraped(client: Client) -> Scrape:
 
 
 async def told(engine: Engine, *words: str) -> dict[str, Any]:
-    """Return the JSON that a command of `headrace` writes; raises RuntimeError if it fails."""
+    """Return the JSON that a command of `headrace` writes; raises RuntimeError if it always fails."""
     command = [sys.executable, "-P", "-m", "frontends.cli.main", *words, "--name", engine.name]
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    out, err = await asyncio.wait_for(process.communicate(), COMMAND_S)
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(words)}: {err.decode()[-400:]}")
-    answer: dict[str, Any] = json.loads(out)
-    return answer
+    err = b""
+    for _ in range(COMMAND_TRIES):
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        out, err = await asyncio.wait_for(process.communicate(), COMMAND_S)
+        if not process.returncode:
+            answer: dict[str, Any] = json.loads(out)
+            return answer
+    raise RuntimeError(f"{' '.join(words)}: {err.decode()[-400:]}")
 
 
 def differs(what: str, ours: float, theirs: float) -> Iterator[str]:
