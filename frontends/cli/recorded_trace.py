@@ -37,7 +37,8 @@ class Recorded:
 
 
 def record_trace(ask: Ask, args: Mapping[str, object], path: Path, machine_path: Path) -> Recorded:
-    """Write all rows that the engine has into `path`, and its machine into `machine_path`.
+    """Write the rows that the engine has, up to the `limit` of `args` in all, into `path`, and its
+    machine into `machine_path`.
 
     `ask` carries out the command once, with arguments, and returns its result. Raises CommandError
     if a file cannot be written.
@@ -70,9 +71,11 @@ def as_csv(rows: Sequence[Record]) -> str:
 def _pieces(ask: Ask, args: Mapping[str, object]) -> Iterator[Record]:
     piece = ask(args)
     yield piece
-    total = _number(piece["total"])  # what ends meanwhile is for the next time
-    while _number(piece["next"]) < total:
-        piece = ask({**args, "first": piece["next"]})
+    end = _number(piece["total"])  # what ends meanwhile is for the next time
+    if "limit" in args:
+        end = min(end, _number(piece["first"]) + _number(args["limit"]))
+    while (first := _number(piece["next"])) < end:
+        piece = ask({"first": first, "limit": end - first})
         yield piece
 
 

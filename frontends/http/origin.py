@@ -1,7 +1,11 @@
 """Which Host and Origin headers are ours: the defence of a loopback port against web pages.
 
 A page on the web can make a browser send requests to 127.0.0.1, under its own name (DNS rebinding)
-or its own origin. Neither gets past here. Names only; never knows routes or tenants.
+or its own origin. Neither gets past here. Never knows routes or tenants.
+
+The port in a Host header is not looked at: a browser sends that of the page's own address, which a
+rebinding page has made ours anyway, and behind a forwarded port (ssh -L, a container's) it is one
+that we cannot know. In an Origin it counts: a page of another port of this machine is not ours.
 """
 
 import ipaddress

@@ -28,9 +28,10 @@ COMMAND = Command(
         Argument(
             name="limit",
             kind=ArgumentKind.INTEGER,
-            help=f"at most so many rows in an answer (default {DEFAULT_ROWS})",
+            help=f"at most so many rows; one answer has no more than {MAX_ROWS} (default: "
+            f"{DEFAULT_ROWS}; a file has all that are kept)",
             minimum=1,
-            maximum=MAX_ROWS,
+            maximum=2**53,
         ),
     ),
     result=(

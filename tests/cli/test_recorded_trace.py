@@ -30,7 +30,8 @@ class Engine:
     def ask(self, args: Mapping[str, object]) -> Record:
         self.num_calls += 1
         first = max(int(str(args.get("first", 0))), self.num_gone)
-        rows = [list(row) for row in ROWS[first : first + 2]]
+        limit = min(2, int(str(args.get("limit", 2))))  # at most two rows in an answer
+        rows = [list(row) for row in ROWS[first : first + limit]]
         return {
             "rows": rows, "columns": list(COLUMNS), "first": first, "next": first + len(rows),
             "total": len(ROWS) + self.num_calls - 1, "machine": None if rows else self.machine,
@@ -68,6 +69,15 @@ def test_rows_that_are_gone_are_counted(tmp_path: Path) -> None:
     """The engine keeps so many only."""
     recorded = record_trace(Engine(num_gone=1).ask, {}, tmp_path / "t.csv", tmp_path / "m")
     assert (recorded.num_requests, recorded.num_missed) == (2, 1)
+
+
+@pytest.mark.parametrize(("limit", "written"), [(1, 1), (2, 2), (3, 3), (9, 3)])
+def test_the_limit_is_that_of_the_file(tmp_path: Path, limit: int, written: int) -> None:
+    """However few rows are in one answer."""
+    path = tmp_path / "t.csv"
+    recorded = record_trace(Engine().ask, {"limit": limit}, path, tmp_path / "m")
+    assert (recorded.num_requests, recorded.num_missed) == (written, 0)
+    assert len(path.read_text().splitlines()) == 1 + written
 
 
 def test_a_file_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:

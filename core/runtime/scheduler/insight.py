@@ -15,7 +15,7 @@ from core.scheduler.statistics import RequestView
 from core.scheduler.trace_log import COLUMNS
 from ipc.control.declaration import NotFoundError
 from ipc.control.events import DEFAULT_EVENTS
-from ipc.control.record_trace import DEFAULT_ROWS
+from ipc.control.record_trace import DEFAULT_ROWS, MAX_ROWS
 
 DEFAULT_LIMIT = 1000
 NS_PER_US = 1000
@@ -57,7 +57,7 @@ def record_trace(question: Question) -> Record:
     """
     log = question.core.trace_log
     first = max(question.number("first", 0), log.first_row)
-    rows = log.rows(first, question.number("limit", DEFAULT_ROWS))
+    rows = log.rows(first, min(MAX_ROWS, question.number("limit", DEFAULT_ROWS)))
     return {
         "rows": rows,
         "columns": list(COLUMNS),
