@@ -131,7 +131,9 @@ class AdminApp:
         host = call.headers.get("host", "").encode("latin-1")
         origin = call.headers.get("origin")
         if not self._hosts.allows_host(host):
-            raise permission_denied("The Host header does not name this server.", "host_not_allowed")
+            raise permission_denied(
+                "The Host header does not name this server.", "host_not_allowed"
+            )
         if origin is not None and not self._hosts.allows_origin(origin.encode("latin-1"), host):
             raise permission_denied("Pages of this origin may not ask here.", "origin_not_allowed")
 
