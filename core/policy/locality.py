@@ -7,13 +7,15 @@ Longest cached prefix first, as in RadixAttention (Zheng et al., NeurIPS'24, sec
 LOOKAHEAD requests of a flow that has its turn, of the adapter that has. It ends at the first who
 would be hurt:
 
-    age        others have gone before it for `policy.locality_bypass_ms`
+    age        others have gone before it for `policy.locality_bypass_ms`; one that was promised
+               nothing may be passed over for as long again as it has waited, if that is longer
     urgent     it is due within that time, or has run before
     protected  it is due after a protected request, and would go before one that is promised more
 
-A flow in which nobody has hits, or who has them is blocked, rests for a while; after MISSES flows
-without hits all of them rest for longer. So this costs little where there is nothing to find, and
-never more than LOOKS requests a step.
+Who was chosen and is blocked stays chosen: had others their turn meanwhile, what it would find is
+soon evicted for them. A flow in which nobody has hits rests for a while; after MISSES flows without
+hits all of them rest for longer. So this costs little where there is nothing to find, and never
+more than LOOKS requests a step.
 """
 
 from collections.abc import Iterator
@@ -57,10 +59,12 @@ class Locality:
         self._rest_ns = 0  # until when nobody looks at any flow
         self._bypassed_ns: dict[Request, int] = {}  # since when, of those that wait
         self._looks_left = 0
+        self._tried: set[int] = set()  # flows whose choice did not start in this step
 
     def open(self) -> None:
         """Begin a step."""
         self._looks_left = LOOKS
+        self._tried.clear()
 
     def removed(self, request: Request) -> None:
         """Take in that `request` waits no more."""
@@ -68,8 +72,10 @@ class Locality:
 
     def first(self, step: Step, head: Request) -> Request:
         """Return who is tried of a flow whose first request, `head`, has the turn."""
+        if not self._is_on or head.flow in self._tried:
+            return head
         key = (step.replica, head.flow)
-        if not self._is_on or step.now_ns < max(self._rest_ns, self._rests_ns.get(key, 0)):
+        if step.now_ns < max(self._rest_ns, self._rests_ns.get(key, 0)):
             return head
         choice = self._choices.get(key)
         if choice is None or not _holds(choice, head, step.now_ns):
@@ -82,9 +88,8 @@ class Locality:
         """
         if not self._is_on:
             return False
-        key = (step.replica, request.flow)
-        self._rests_ns[key] = step.now_ns + REST_NS
-        choice = self._choices.pop(key, None)
+        self._tried.add(request.flow)
+        choice = self._choices.get((step.replica, request.flow))
         return choice is not None and choice.first is request and choice.head is not request
 
     def _choose(self, step: Step, head: Request) -> Choice:
@@ -125,7 +130,9 @@ class Locality:
 
     def _end_ns(self, request: Request, now_ns: int) -> int:
         """Return until when others may go before `request`."""
-        return self._bypassed_ns.get(request, now_ns) + self._bypass_ns
+        since_ns = self._bypassed_ns.get(request, now_ns)
+        has_waited_ns = 0 if request.ttft_deadline_ns else since_ns - request.arrival_ns
+        return since_ns + max(self._bypass_ns, has_waited_ns)
 
     def _is_urgent(self, request: Request, now_ns: int) -> bool:
         last_ns = min(due_ns(request), request.queue_deadline_ns or UNKNOWN_NS)

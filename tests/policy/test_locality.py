@@ -41,11 +41,11 @@ class Rig:
         self.blocked: dict[Request, Blocked] = {}
         self.count = 0
 
-    def waits(self, hits: int = 0, *, due_ns: int = 0, tenant: int = 0) -> Request:
+    def waits(self, hits: int = 0, *, due_ns: int = 0, tenant: int = 0, at_ns: int = 0) -> Request:
         """Let a request arrive of which the cache holds `hits` tokens."""
         self.count += 1
         request = make_request(self.count, LENGTH, tenant=f"t{tenant}", order=self.count)
-        request.arrival_ns, request.tenant_index = self.count, tenant
+        request.arrival_ns, request.tenant_index = at_ns or self.count, tenant
         request.ttft_deadline_ns = due_ns
         self.hits[request] = hits
         self.policy.add(request)
@@ -82,24 +82,43 @@ def test_without_a_cache_or_time_the_order_is_kept(switch: dict[str, int]) -> No
     assert rig.fill() == [1, 2, 3]
 
 
-def test_nobody_is_passed_over_for_longer_than_the_bound() -> None:
+def passed_over_ns(rig: Rig, random: Random, *, due_ns: int) -> list[tuple[int, int]]:
+    """Let requests come with and without hits; return for how long each was passed over, and how
+    long it had waited by then.
+    """
+    now_ns = 1
+    arrived_ns: dict[int, int] = {}  # of those that wait
+    passed_ns: dict[int, tuple[int, int]] = {}  # since when, and until when
+    found: list[tuple[int, int]] = []
+    for _ in range(600):
+        while len(arrived_ns) < LOOKAHEAD + 4:
+            request = rig.waits(random.choice((0, 0, 10, 20, 40)), due_ns=due_ns, at_ns=now_ns)
+            arrived_ns[request.request_id] = now_ns
+        started = rig.start(now_ns)
+        for other in arrived_ns:
+            if other < started:
+                passed_ns[other] = (passed_ns.get(other, (now_ns, 0))[0], now_ns)
+        since_ns, until_ns = passed_ns.pop(started, (now_ns, now_ns))
+        found.append((until_ns - since_ns, since_ns - arrived_ns.pop(started)))
+        now_ns += random.randrange(20) * NS_PER_MS
+    return found
+
+
+def test_nobody_with_a_promise_is_passed_over_for_longer_than_the_bound() -> None:
     """Whoever comes with hits, each is passed over for `locality_bypass_ms` at the most."""
     seed = Random().randrange(2**32)
-    random, rig, now_ns = Random(seed), Rig(), 1
-    passed_ns: dict[int, int] = {}  # since when
-    longest_ns = 0
-    waiting: set[int] = set()
-    for _ in range(600):
-        while len(waiting) < LOOKAHEAD + 4:
-            waiting.add(rig.waits(random.choice((0, 0, 10, 20, 40))).request_id)
-        started = rig.start(now_ns)
-        for other in waiting:
-            if other < started:
-                since_ns = passed_ns.setdefault(other, now_ns)
-                longest_ns = max(longest_ns, now_ns - since_ns)
-        waiting.remove(started)
-        now_ns += random.randrange(20) * NS_PER_MS
+    found = passed_over_ns(Rig(), Random(seed), due_ns=10**15)
+    longest_ns = max(passed_ns for passed_ns, _ in found)
     assert BYPASS_NS // 2 < longest_ns <= BYPASS_NS, f"seed {seed}: {longest_ns}"
+
+
+def test_who_was_promised_nothing_is_passed_over_for_as_long_again_as_it_has_waited() -> None:
+    """Or for `locality_bypass_ms`, if that is longer: nobody waits twice as long and more."""
+    seed = Random().randrange(2**32)
+    found = passed_over_ns(Rig(bypass_ms=50), Random(seed), due_ns=0)
+    for passed_ns, waited_ns in found:
+        assert passed_ns <= max(50 * NS_PER_MS, waited_ns), f"seed {seed}"
+    assert max(passed_ns for passed_ns, _ in found) > 50 * NS_PER_MS, f"seed {seed}"
 
 
 def test_nobody_goes_before_a_request_that_is_due_soon() -> None:
@@ -143,7 +162,7 @@ def test_a_protected_request_is_passed_over_by_nobody_who_is_due_later() -> None
 
 
 def test_who_is_blocked_gives_its_turn_back() -> None:
-    """A request with hits that cannot start keeps nobody from starting; its flow rests."""
+    """A request with hits that cannot start keeps nobody from starting, and is tried again."""
     rig = Rig()
     rig.waits(0)
     rig.blocked[rig.waits(40)] = Blocked.MEMORY
@@ -151,8 +170,7 @@ def test_who_is_blocked_gives_its_turn_back() -> None:
         rig.waits(hits)
     assert rig.start() == 1
     rig.blocked.clear()
-    assert [rig.start(), rig.start()] == [2, 3]
-    assert [rig.start(), rig.start(now_ns=1 + REST_NS)] == [4, 6]
+    assert [rig.start() for _ in range(5)] == [2, 4, 6, 3, 5]
 
 
 def test_a_flow_without_hits_is_looked_at_once_in_a_while() -> None:
