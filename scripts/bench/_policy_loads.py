@@ -13,7 +13,7 @@ run and of a trace; with the same seed it is the same whatever the policy.
     favoured    the same, the quiet tenant strictly first: nobody's order can serve it better
     reserved    interactive requests alone
     shared      the same beside more batch requests than fit
-    batch       these alone
+    batch       these alone, in steps no longer than those beside interactive requests
     memory      a pool so small that it decides, nothing promised
     storm       the same; in the second half outputs are four times as long
 """
@@ -157,15 +157,14 @@ def reserved(point: Point, trace: Trace) -> Load:
 
 
 def batch(point: Point, trace: Trace) -> Load:
-    """Return batch requests alone, for as long."""
-    share = BATCH_QPS / point.qps / FLOOD
-    many = named(poisson(point, trace, BATCH_QPS, share, 6), "nightly")
-    return Load(workload=of_class(many, BATCH, {INTERACTIVE: FAST, BATCH: Promise()}))
+    """Return batch requests alone, for as long, under the gap cap of interactive ones."""
+    return Load(workload=of_class(nightly(point, trace), BATCH, {BATCH: Promise(0, FAST.itl_s)}))
 
 
 def shared(point: Point, trace: Trace) -> Load:
     """Return interactive requests beside batch requests."""
-    return Load(workload=merged(quiet(point, trace), batch(point, trace).workload))
+    many = of_class(nightly(point, trace), BATCH, {BATCH: Promise()})
+    return Load(workload=merged(quiet(point, trace), many))
 
 
 def memory(point: Point, trace: Trace) -> Load:
@@ -213,6 +212,12 @@ def quiet(point: Point, trace: Trace) -> Workload:
     """Return interactive requests of one tenant."""
     fewer = poisson(point, trace, share=1 / FLOOD)
     return of_class(named(fewer, "quiet"), INTERACTIVE, {INTERACTIVE: FAST})
+
+
+def nightly(point: Point, trace: Trace) -> Workload:
+    """Return more requests of another tenant than fit, for as long as the quiet one sends."""
+    share = BATCH_QPS / point.qps / FLOOD
+    return named(poisson(point, trace, BATCH_QPS, share, 6), "nightly")
 
 
 def named(workload: Workload, tenant: str) -> Workload:

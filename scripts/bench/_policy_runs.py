@@ -31,6 +31,7 @@ from core.simulation.relaxation import most_promises_kept
 from core.simulation.run import END_OF_TEXT, Simulation, SimulationSettings
 from core.simulation.study import Case, Outcome, run_case, run_policy
 from core.simulation.traces import Trace, TraceError, read_trace
+from core.simulation.workload import START_NS
 from core.tenancy import ClassConfig, ClassesConfig, TrafficClass
 from scripts.bench._capacity import capacity
 from scripts.bench._policy_loads import LAST, LOADS, Load, Point
@@ -253,6 +254,7 @@ def engine_figures(history: History) -> Figures:
     return {
         "steps": len(history.step_end_ns),
         "simulated_s": history.duration_s,
+        "arrivals_s": float(history.workload.arrival_ns[-1] - START_NS) / NS_PER_S,
         "busy_s": float((history.step_end_ns - history.step_begin_ns).sum()) / 1e9,
         "is_stable": float(metrics.is_stable(history, WARM_UP)),
         "jain_index": fairness.jain_index,

@@ -323,13 +323,16 @@ def colocation(asked: Asked) -> Figures:
 
 
 def idle_budget_used(outcomes: Mapping[str, Figures]) -> float:
-    """Return the batch tokens of the shared run over what batch alone computes in the time that
-    interactive requests alone leave idle.
+    """Return the batch tokens a second beside interactive requests, over what these leave of the
+    tokens a second that batch alone fills steps of the same length with.
     """
-    reserved = outcomes["reserved"]
-    idle = 1 - min(1.0, reserved["busy_s"] / reserved["simulated_s"])
-    computed = {load: outcomes[load]["computed_by_class"]["batch"] for load in ("shared", "batch")}
-    return float(computed["shared"] / max(1.0, idle * computed["batch"]))
+    full = _tokens_per_s(outcomes["batch"], "batch")
+    left = full - _tokens_per_s(outcomes["shared"], "interactive")
+    return _tokens_per_s(outcomes["shared"], "batch") / max(1.0, left)
+
+
+def _tokens_per_s(outcome: Figures, traffic_class: str) -> float:
+    return float(outcome["computed_by_class"][traffic_class] / outcome["arrivals_s"])
 
 
 def colocation_bars(_is_quick: bool) -> Iterator[Bar]:

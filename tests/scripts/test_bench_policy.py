@@ -26,7 +26,13 @@ from scripts.bench._policy_loads import (
     tiers,
 )
 from scripts.bench._policy_runs import Runs, classes_of, decisions_digest, simulate
-from scripts.bench._policy_studies import OUR_WAYS, STUDIES, quartile_ratio, wilson_upper
+from scripts.bench._policy_studies import (
+    OUR_WAYS,
+    STUDIES,
+    idle_budget_used,
+    quartile_ratio,
+    wilson_upper,
+)
 
 SMALL = NUM_REQUESTS // 40  # a scale at which 40 requests are left
 
@@ -176,6 +182,13 @@ def test_shares_of_few_are_uncertain() -> None:
     assert wilson_upper(0, 60) <= 0.05 < wilson_upper(0, 10)
     assert wilson_upper(3, 60) == pytest.approx(0.117, abs=0.005)
     assert np.isnan(wilson_upper(0, 0))
+
+
+def test_batch_is_to_compute_what_interactive_requests_leave() -> None:
+    """Of what it computes alone a second, whatever each run lasts."""
+    alone = {"arrivals_s": 10.0, "computed_by_class": {"batch": 1000}}
+    beside = {"arrivals_s": 20.0, "computed_by_class": {"interactive": 800, "batch": 900}}
+    assert idle_budget_used({"batch": alone, "shared": beside}) == pytest.approx(0.75)
 
 
 def test_the_quartiles_that_fare_worst_and_best_are_compared() -> None:
