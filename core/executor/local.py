@@ -35,8 +35,8 @@ from core.models.decoder_config import DecoderConfig
 from core.models.decoder_weights import load_weights
 from core.models.model_config import read_model_config
 from core.models.sharding import divide_decoder
-from core.parallel.gloo import GlooRanks
 from core.parallel.ranks import ALONE, Ranks
+from core.parallel.socket_ranks import SocketRanks
 from core.policy.cost_model import CostBasis
 from core.scheduler.plan import RecordArray, StepPlan, StepResult
 
@@ -179,7 +179,7 @@ def ranks_of(settings: ExecutorSettings) -> Ranks:
     if settings.tensor_parallel == 1:
         return ALONE
     assert settings.meeting_place is not None, "ranks need a place to meet"
-    return GlooRanks(
+    return SocketRanks(
         settings.meeting_place,
         settings.rank,
         settings.tensor_parallel,

@@ -1,5 +1,6 @@
 """A replica of several ranks answers as one executor does: the same tokens, on every rank."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,8 +15,8 @@ from core.errors import ModelError, RanksError
 from core.executor.kv_budget import SAFETY_BYTES, KvDemand, budget_kv
 from core.executor.local import LocalExecutor
 from core.executor.protocol import Executor, ExecutorSettings
-from core.parallel.gloo import GlooRanks
 from core.parallel.ranks import ALONE, agree, sum_of
+from core.parallel.socket_ranks import SocketRanks, connect
 from core.scheduler.plan import CopyDirection, RecordArray
 from tests.support.native_kernels import kernel_cache
 from tests.support.plan_driver import ManualClock, PlanDriver, Running
@@ -24,12 +25,6 @@ from tests.support.tiny_model import write_tiny_model
 
 CLOSE = 1e-4
 Spans = Sequence[np.ndarray[tuple[int], np.dtype[np.int32]]]
-
-
-@pytest.fixture(autouse=True)
-def on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks meet where those of an engine do."""
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
 
 
 @pytest.fixture(scope="module")
@@ -148,10 +143,10 @@ def test_more_ranks_than_kv_heads_are_refused(model: Path, tmp_path: Path) -> No
         executor.load()
 
 
-def joined(meeting_place: Path, size: int, exchange_s: float = 10.0) -> list[GlooRanks]:
+def joined(meeting_place: Path, size: int, exchange_s: float = 10.0) -> list[SocketRanks]:
     """A group that has met."""
     ranks = [
-        GlooRanks(meeting_place, rank, size, join_s=10.0, exchange_s=exchange_s)
+        SocketRanks(meeting_place, rank, size, join_s=10.0, exchange_s=exchange_s)
         for rank in range(size)
     ]
     on_all([rank.join for rank in ranks])
@@ -167,12 +162,12 @@ def test_every_rank_gets_the_same_sum_and_the_word_of_rank_0(tmp_path: Path) -> 
     assert all(torch.equal(each, expected) for each in sums)
     assert on_all([partial(agree, 7 + r, ranks[r]) for r in range(3)]) == [7, 7, 7]
     assert torch.equal(sum_of(parts[0], ALONE), parts[0])
-    assert not (tmp_path / "ranks").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nobody_waits_for_ever_for_a_rank_that_does_not_come(tmp_path: Path) -> None:
     """A group that does not come together is a named error."""
-    lonely = GlooRanks(tmp_path / "ranks", 0, 2, join_s=0.1, exchange_s=0.1)
+    lonely = SocketRanks(tmp_path / "ranks", 0, 2, join_s=0.1, exchange_s=0.1)
     with pytest.raises(RanksError, match="rank 0 waits for the others"):
         lonely.join()
 
@@ -182,6 +177,35 @@ def test_nobody_waits_for_ever_in_an_exchange(tmp_path: Path) -> None:
     ranks = joined(tmp_path / "ranks", 2, exchange_s=0.2)
     with pytest.raises(RanksError, match="rank 1 exchanges with the others"):
         ranks[1].gather(torch.zeros(4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_large_parts_travel_both_ways_at_once(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Parts that fit no buffer arrive whole, from everybody, however often."""
+    ranks = joined(tmp_path / "ranks", 3)
+    for shape in ((), (1,), (300, 1111), (3,)):
+        parts = [torch.randn(shape).mul(100).to(dtype) for _ in ranks]
+        got = on_all([partial(r.gather, part) for r, part in zip(ranks, parts, strict=True)])
+        assert all(torch.equal(each, torch.stack(parts)) for each in got)
+
+
+def test_a_rank_that_is_gone_is_a_named_error_at_once(tmp_path: Path) -> None:
+    """Nobody waits until an exchange is late."""
+    ranks = joined(tmp_path / "ranks", 2, exchange_s=1000.0)
+    ranks[0].close()
+    with pytest.raises(RanksError, match=r"rank 1 exchanges with the others: .*"):
+        ranks[1].gather(torch.zeros(4))
+
+
+def test_a_rank_that_leaves_before_it_says_who_it_is_is_a_named_error(tmp_path: Path) -> None:
+    """As one that is killed while the others meet."""
+    waiting = SocketRanks(tmp_path / "ranks", 0, 2, join_s=10.0, exchange_s=1.0)
+
+    def leave() -> None:
+        connect(tmp_path / "ranks.0", time.monotonic() + 10.0).close()
+
+    with pytest.raises(RanksError, match="rank 0 waits for the others: one has gone"):
+        on_all([waiting.join, leave])
 
 
 def test_the_memory_of_a_replica_is_that_of_all_its_ranks() -> None:

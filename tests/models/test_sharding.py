@@ -20,8 +20,8 @@ from core.models.decoder_config import DecoderConfig
 from core.models.decoder_weights import load_weights
 from core.models.model_config import read_model_config
 from core.models.sharding import DecoderShard, divide_decoder
-from core.parallel.gloo import GlooRanks
 from core.parallel.ranks import ALONE, Ranks
+from core.parallel.socket_ranks import SocketRanks
 from tests.support.native_kernels import native_library
 from tests.support.rank_group import on_all
 from tests.support.tiny_model import write_tiny_model
@@ -125,14 +125,11 @@ def logits_of(directory: Path, ranks: Ranks, library: bool) -> Tensor:
 @pytest.mark.slow
 @pytest.mark.parametrize("library", [True, False], ids=["cpp", "torch"])
 @pytest.mark.parametrize("name", DIVISIBLE)
-def test_two_ranks_compute_the_logits_of_one(
-    name: str, library: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_ranks_compute_the_logits_of_one(name: str, library: bool, tmp_path: Path) -> None:
     """Whatever the family has: biases, norms of heads, norms behind products, fused weights."""
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     directory = write_model(tmp_path / "model", CASES[name])
     expected = logits_of(directory, ALONE, library)
-    pair = [GlooRanks(tmp_path / "ranks", rank, 2, join_s=30, exchange_s=10) for rank in (0, 1)]
+    pair = [SocketRanks(tmp_path / "ranks", rank, 2, join_s=30, exchange_s=10) for rank in (0, 1)]
     got = on_all([partial(logits_of, directory, ranks, library) for ranks in pair])
     assert torch.equal(got[0], got[1])
     assert float((got[0] - expected).abs().max()) < CLOSE

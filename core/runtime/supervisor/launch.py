@@ -26,7 +26,6 @@ PASSED_ON = (
     "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER",
     "VIRTUAL_ENV", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME",
 )  # fmt: skip
-RANKS_MEET_ON = {"GLOO_SOCKET_IFNAME": "lo"}
 SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -122,5 +121,5 @@ def child_environment(
     if spec.kind is ChildKind.EXECUTOR:
         engine = config.engine
         number = spec.index * engine.tensor_parallel + spec.rank
-        return base | RANKS_MEET_ON | openmp_environment(engine.threads, number)
+        return base | openmp_environment(engine.threads, number)
     return base | SINGLE_THREADED
