@@ -7,7 +7,9 @@ library), and the typed entry points. Never knows: tensors; the op files (`linea
 The library links against the OpenMP runtime that this process has loaded already (torch's), so
 that there is one pool of threads: two pools on the same cores wait for each other at every step.
 A missing compiler or an unwritable cache is no error: `load_native` says why in a log line and
-returns None, and the plain-torch references are used instead.
+returns None, and the plain-torch references are used instead. The cache keeps the libraries that
+were used last, a few versions of the sources; a library that is deleted while a process has it
+loaded stays until that process ends.
 """
 
 import ctypes
@@ -39,6 +41,10 @@ GENERIC_FLAGS = tuple(flag for flag in FLAGS if flag != "-mprefer-vector-width=5
 COMPILERS = ("g++", "c++", "clang++")
 BUILD_TIMEOUT_S = 300
 BUILD_PREFIX = "build-"
+LIBRARY_PREFIX = "headrace-kernels-"
+LIBRARIES_KEPT = 8
+# Without one of these a product costs several times as much: simd.h and quantized.h do without.
+FAST_INSTRUCTIONS = ("avx512f", "avx512_bf16", "avx512_vnni")
 DTYPES = ("float32", "bfloat16")
 WEIGHT_FORMATS = (*DTYPES, *(f"{name}_{dtype}" for name in ("int8", "int4") for dtype in DTYPES))
 EMBED_FORMATS = tuple(name for name in WEIGHT_FORMATS if not name.startswith("int4"))
@@ -69,7 +75,26 @@ def load_native(cache_directory: Path) -> ctypes.CDLL | None:
     runtimes = openmp_runtimes()
     if len(runtimes) > 1:
         logger.warning("several OpenMP runtimes share the cores: %s", ", ".join(runtimes))
+    if missing := missing_instructions(_cpu_description()):
+        logger.warning(
+            "this CPU has no %s: matrix products do without and take several times as long",
+            ", ".join(missing),
+        )
     return library
+
+
+def missing_instructions(cpu_description: str) -> list[str]:
+    """Return which fast instructions an x86 CPU lacks, by its lines of /proc/cpuinfo.
+
+    Of another CPU nothing is known.
+    """
+    flags = {
+        flag
+        for line in cpu_description.splitlines()
+        if line.startswith("flags")
+        for flag in line.partition(":")[2].split()
+    }
+    return [name for name in FAST_INSTRUCTIONS if name not in flags] if flags else []
 
 
 def build_native(cache_directory: Path, sources: Sequence[str] = SOURCES) -> Path:
@@ -81,12 +106,14 @@ def build_native(cache_directory: Path, sources: Sequence[str] = SOURCES) -> Pat
     if not runtimes:
         raise NativeBuildError("no OpenMP runtime is loaded in this process")
     flags = FLAGS if platform.machine() == "x86_64" else GENERIC_FLAGS
-    target = cache_directory / f"headrace-kernels-{_key(compiler, flags, runtimes[0], sources)}.so"
+    key = _key(compiler, flags, runtimes[0], sources)
+    target = cache_directory / f"{LIBRARY_PREFIX}{key}.so"
     if not target.exists():
         logger.info("building the native kernels (once; they are kept in %s)", cache_directory)
         cache_directory.mkdir(parents=True, exist_ok=True)
         _sweep_abandoned(cache_directory)
         _compile(compiler, flags, runtimes[0], sources, target)
+    _keep_latest(target)
     return target
 
 
@@ -114,6 +141,24 @@ def _sweep_abandoned(cache_directory: Path) -> None:
         with suppress(FileNotFoundError):  # that build has just ended
             if time.time() - build.stat().st_mtime > 2 * BUILD_TIMEOUT_S:
                 shutil.rmtree(build, ignore_errors=True)
+
+
+def _keep_latest(used: Path) -> None:
+    """Note that `used` is in use, and delete all but the libraries that were used last.
+
+    The time of access is set by hand, since file systems need not keep it.
+    """
+    try:
+        os.utime(used, ns=(time.time_ns(), used.stat().st_mtime_ns))
+    except OSError as error:
+        logger.info("old kernels are not swept, the cache cannot be written: %s", error)
+        return
+    times = {}
+    for library in used.parent.glob(f"{LIBRARY_PREFIX}*.so"):
+        with suppress(FileNotFoundError):  # another process has just swept it
+            times[library] = library.stat().st_atime_ns
+    for library in sorted(times, key=times.__getitem__)[:-LIBRARIES_KEPT]:
+        library.unlink(missing_ok=True)
 
 
 def _compile(
