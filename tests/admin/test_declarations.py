@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import ipc.control
@@ -31,8 +31,6 @@ DOCS = (FOLDER.parents[1] / "docs" / "cli.md").read_text(encoding="utf-8")
 ALL = pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
 
 # The first draw builds tables of characters: too slow for the health check on a busy machine.
-fuzzed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
 plain_values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=300)
 json_values = plain_values | st.lists(plain_values, max_size=2)
 
@@ -98,7 +96,6 @@ def test_the_docs_have_the_command_and_its_arguments(command: Command) -> None:
 
 
 @ALL
-@fuzzed
 @given(args=st.dictionaries(st.sampled_from(["request", "tenant", "replica", "x"]), json_values))
 def test_any_arguments_are_accepted_whole_or_refused_with_the_command_named(
     command: Command, args: dict[str, object]
@@ -117,7 +114,6 @@ def test_any_arguments_are_accepted_whole_or_refused_with_the_command_named(
     assert refusal.startswith(f"{command.name}: ")
 
 
-@fuzzed
 @given(
     text=st.text(max_size=20) | st.integers().map(str) | st.floats().map(str),
     kind=st.sampled_from(ArgumentKind),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ipc.layout import anonymous_segment, create_segment
@@ -96,7 +96,6 @@ def test_an_arena_rounds_up_to_chunks(tmp_path: Path) -> None:
     assert len(map_spans(segment, 300)) == 512
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.tuples(st.booleans(), st.integers(1, 5 * CHUNK_IDS), st.integers(0, 99)), max_size=120

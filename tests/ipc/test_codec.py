@@ -85,14 +85,14 @@ def test_both_directions_have_a_size_bound() -> None:
         exact.decode(Codec[Cancel](Cancel).encode(Cancel("x" * 51)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(sorted(CODECS)), st.binary(max_size=200), st.booleans())
 def test_random_bytes_never_crash(union: str, body: bytes, has_version: bool) -> None:
     """Any bytes are a message of the union or a FrameError."""
     decode_or_refuse(union, bytes([FRAME_VERSION]) * has_version + body)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     st.sampled_from(MESSAGES),
     st.lists(st.tuples(st.integers(0, 400), st.binary(max_size=4), st.integers(0, 6)), max_size=4),

@@ -135,7 +135,6 @@ def test_a_state_machine_finds_no_history_that_harms_a_request() -> None:
         settings=settings(
             max_examples=60,
             stateful_step_count=40,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

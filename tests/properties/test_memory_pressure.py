@@ -181,7 +181,7 @@ def test_the_seeds_come_under_pressure() -> None:
     assert sum(finished(seed).policy.num_victims for seed in range(5)) >= 20
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     prompts=st.lists(st.integers(4, 16), min_size=2, max_size=8),
     depth=st.sampled_from([1, 2]),
