@@ -9,6 +9,7 @@ httptools protocol with these rules added:
   a paused transport does not notice that its peer has gone;
 * `connection_lost` calls the callback that the running exchange left here, in the same loop turn;
 * an offer of another protocol is not heard, so that a body behind it arrives;
+* nobody is late by a stall of our own loop: what has come in the meantime is read first;
 * an HTTP/1.0 client gets no chunks.
 
 A client that ends its side of the connection looks exactly like one that has closed it. If it waits
@@ -50,6 +51,7 @@ from frontends.http.telemetry import Telemetry
 
 UPGRADE = b"upgrade"
 HEADER_OVERHEAD_BYTES = 4  # ": " and CRLF of a header line
+READ_FIRST_S = 0.001  # uvloop calls timers before it reads: one more round reads what has come
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -248,6 +250,9 @@ class LimitedProtocol(HttpToolsProtocol):
             self._timer = self._rearmed(self._limits.write_timeout_s, self.cut)
 
     def timeout_keep_alive_handler(self) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(READ_FIRST_S, self._keep_alive_is_over)
+
+    def _keep_alive_is_over(self) -> None:
         if self.transport.get_write_buffer_size():
             self.cut()
         else:
@@ -337,8 +342,11 @@ class LimitedProtocol(HttpToolsProtocol):
         self._timer = self._rearmed(self._limits.linger_s, self.cut)
 
     def _enter(self, phase: Phase, timeout_s: float, on_timeout: Callable[[], None]) -> None:
+        def after_reading() -> None:
+            self._timer = self._rearmed(READ_FIRST_S, on_timeout)
+
         self._phase = phase
-        self._timer = self._rearmed(timeout_s, on_timeout)
+        self._timer = self._rearmed(timeout_s, after_reading)
 
     def _rearmed(self, timeout_s: float, on_timeout: Callable[[], None]) -> asyncio.TimerHandle:
         self._stop_timer()

@@ -1,13 +1,15 @@
 """What one connection may cost: bytes, time, and the notice that its client has gone."""
 
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from core.messages.tokenizer import Cancel, Generate
 from tests.support.fake_engine import prompt_text
-from tests.support.http_rig import HttpRig
+from tests.support.http_rig import WAIT_S, HttpRig
 from tests.support.raw_http import RawReader, completion, request
 
 Start = Callable[..., HttpRig]
@@ -68,6 +70,52 @@ def test_an_idle_connection_is_closed_after_keep_alive(start: Start) -> None:
         reader = RawReader(raw)
         assert reader.answer().status == 200
         assert reader.is_closed()
+
+
+@contextmanager
+def stalled(rig: HttpRig) -> Iterator[None]:
+    """Hold the server's loop while the block runs, as it takes in what another socket has."""
+    is_held, may_go_on = threading.Event(), threading.Event()
+    ours, theirs = socket.socketpair()
+
+    def hold() -> None:
+        rig.loop.remove_reader(theirs)
+        is_held.set()
+        may_go_on.wait(WAIT_S)
+
+    with ours, theirs:
+        rig.loop.call_soon_threadsafe(rig.loop.add_reader, theirs, hold)
+        ours.send(b"!")
+        assert is_held.wait(WAIT_S)
+        yield
+        may_go_on.set()
+
+
+def expect_silence(raw: socket.socket) -> None:
+    """Wait until every limit of SMALL has passed, in which nothing comes."""
+    raw.settimeout(3 * SMALL / 1000)
+    with pytest.raises(TimeoutError):
+        raw.recv(1)
+    raw.settimeout(WAIT_S)
+
+
+@pytest.mark.parametrize("is_second", [False, True], ids=["first", "second"])
+def test_a_stall_of_ours_makes_no_client_late(start: Start, is_second: bool) -> None:
+    """A request that came while the loop stood still is read before its connection is closed,
+    whether it is the first on it or comes after an answer.
+    """
+    rig = start(header_timeout_ms=SMALL, keep_alive_ms=SMALL)
+    with rig.connect() as raw:
+        reader = RawReader(raw)
+        if is_second:
+            raw.sendall(request("GET", "/version"))
+            assert reader.answer().status == 200
+        else:
+            rig.wait_for_page(lambda page: page["num_connections"] == 1)
+        with stalled(rig):
+            raw.sendall(request("GET", "/version"))
+            expect_silence(raw)
+        assert reader.answer().status == 200
 
 
 def test_an_announced_body_beyond_the_limit_gets_413_before_it_is_sent(start: Start) -> None:
