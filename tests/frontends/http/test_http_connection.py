@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from core.messages.tokenizer import Cancel, Generate
-from tests.support.fake_engine import prompt_text
-from tests.support.http_rig import WAIT_S, HttpRig
+from tests.support.fake_engine import WAIT_S, prompt_text
+from tests.support.http_rig import HttpRig
 from tests.support.raw_http import RawReader, completion, request
 
 Start = Callable[..., HttpRig]
