@@ -81,6 +81,7 @@ class TenantFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     virtual_lead: float = 0.0
     ttft: Histogram = Histogram()
     deadline_misses: int = 0
+    removed: bool = False
 
 
 class ReplicaFrame(msgspec.Struct, frozen=True, array_like=True):

@@ -215,7 +215,8 @@ def _tenants(reading: Reading, record: Record) -> Iterator[TenantFrame]:
     rows = record["tenants"][: int(record["num_tenants"])]
     columns = {name: rows[name].tolist() for name in TENANT_COLUMNS}
     columns["name"] = names = list(map(text, columns["name"]))
-    columns["paused"] = list(map(bool, columns["paused"]))
+    for flag in ("paused", "removed"):
+        columns[flag] = list(map(bool, columns[flag]))
     columns["oldest_wait_ns"] = [wait_ns / NS_PER_S for wait_ns in columns["oldest_wait_ns"]]
     columns |= _as_clients_saw(reading, names)
     columns["budget_tokens"] = [n if n != NO_BUDGET else None for n in columns["budget_tokens"]]

@@ -55,18 +55,21 @@ def _times(view: View, width: int, rows: int, glyphs: Glyphs) -> list[Line]:
             (" p95 ", Tone.FAINT), f"{measured(times.p95_s, bounds_s):>6}",
         )  # fmt: skip
         series = _series(view.samples, name)
-        lines += _pane(head, TIMES_HEAD, series, duration, width, rows, glyphs)
+        drawn = "p50 " if name.endswith("p50_s") else "p95 "
+        lines += _pane(head, TIMES_HEAD, series, duration, width, rows, glyphs, drawn)
     return lines
 
 
 def _pane(
     head: Line, head_width: int, series: Sequence[float | None], show: Callable[[float], str],
-    width: int, height: int, glyphs: Glyphs,
+    width: int, height: int, glyphs: Glyphs, of: str = "",
 ) -> list[Line]:  # fmt: skip
-    """Return a chart with its numbers at the left; a high one says what its highest bar is."""
+    """Return a chart with its numbers at the left; a high one says what its highest bar is, of the
+    quantile that is drawn.
+    """
     room = max(0, width - head_width)
     known = [value for value in series[-room:] if value is not None] if room else []
-    peak: Line = ((f" peak {show(max(known))}", Tone.FAINT),) if known and height > 1 else ()
+    peak: Line = ((f" peak {of}{show(max(known))}", Tone.FAINT),) if known and height > 1 else ()
     beside_it = [head, peak, *[()] * height][:height]
     bars = chart(series, room, height, glyphs)
     return [

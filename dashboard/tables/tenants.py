@@ -25,6 +25,8 @@ class TenantRow:
     def state(self) -> Span:
         """What it is doing, in a word."""
         tenant = self.tenant
+        if tenant.removed:
+            return "gone", Tone.FAINT
         if tenant.paused:
             return "paused", Tone.NOTICE
         if self.rates.refused:
@@ -120,7 +122,8 @@ NAME: Column[TenantRow] = Column(
     "its name", right=False)  # fmt: skip
 STATE: Column[TenantRow] = Column(
     "state", "STATE", 6, lambda r: r.state, lambda r: r.state[0],
-    "paused; refuse: some of its requests were refused in the last seconds; run; wait; idle",
+    "gone: removed, and listed for what it used; paused; refuse: some of its requests were refused "
+    "in the last seconds; run; wait; idle",
     right=False)  # fmt: skip
 WEIGHT: Column[TenantRow] = Column(
     "weight", "WT", 4, lambda r: (f"{r.tenant.weight:g}", Tone.PLAIN), lambda r: r.tenant.weight,

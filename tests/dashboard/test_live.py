@@ -49,7 +49,7 @@ def write_tenants(engine: EngineOnPaper, clock: StageClock) -> None:
         tenants=[
             {"name": b"acme", "weight": 2.0, "num_waiting": 4, "oldest_wait_ns": 1_500_000_000,
              "budget_tokens": -1, "share_used": 0.75},
-            {"name": b"beta\x1b[2J", "paused": 1, "budget_tokens": 500},
+            {"name": b"beta\x1b[2J", "paused": 1, "removed": 1, "budget_tokens": 500},
         ],
     )  # fmt: skip
     first_tokens = {"counts": [1, *[0] * (len(TTFT_BUCKETS_S) - 1), 2], "sum": 1.5}
@@ -80,6 +80,7 @@ def test_a_frame_has_what_the_pages_say(
     assert (frame.totals.waiting, frame.totals.running, frame.held_blocks) == (4, 2, 40)
     acme, beta = frame.tenants
     assert (acme.name, acme.weight, acme.share_used) == ("acme", 2.0, 0.75)
+    assert (acme.removed, beta.removed) == (False, True)
     assert acme.budget_tokens is None
     assert acme.oldest_wait_s == pytest.approx(1.5)
     assert acme.rejections == {"shed_predicted": 3}
