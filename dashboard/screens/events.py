@@ -2,8 +2,9 @@
 dashboard saw. The last of each sort stands above all of them.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
+from itertools import chain
 
 from textual.widget import Widget
 
@@ -15,15 +16,20 @@ from dashboard.pictures.latest import HEIGHT, latest
 from dashboard.screens.asking import Ask, AskingScreen, Inquiry
 from dashboard.source.base import Record
 from dashboard.tables.events import events_table
-from dashboard.tables.records import number, records_in
+from dashboard.tables.records import number, records_in, words
 from dashboard.widgets.lines_view import LinesView
 from dashboard.widgets.table_view import TableView
 
-MAX_KEPT = 2000
+MAX_KEPT_OF_A_KIND = 500
 MAX_ASKED = 1000
 MAX_COMMANDS = 100
 AGE_EVERY_S = 0.5
 AUDIT_EVERY_S = 3.0
+
+
+def _new_kind() -> deque[Record]:
+    """Return room for the events of one kind, so that a flood of another hides none of them."""
+    return deque(maxlen=MAX_KEPT_OF_A_KIND)
 
 
 class EventsScreen(AskingScreen):
@@ -33,7 +39,7 @@ class EventsScreen(AskingScreen):
         """Begin empty."""
         super().__init__(glyphs, TableView(events_table(), glyphs), ask)
         self._journal = journal
-        self._kept: deque[Record] = deque(maxlen=MAX_KEPT)
+        self._kept: defaultdict[str, deque[Record]] = defaultdict(_new_kind)
         self._next: int | None = None
         self._epoch = 0
         self._total = 0
@@ -61,13 +67,18 @@ class EventsScreen(AskingScreen):
             self._next = None
             return
         for event in records_in(result, "events"):
-            self._kept.append({**event, "at_s": asked_s - number(event, "age_s")})
+            kept = self._kept[words(event, "kind")]
+            kept.append({**event, "at_s": asked_s - number(event, "age_s")})
         self._next = int(number(result, "next"))
         self._rows_s = None
 
     def headline(self) -> str:
         """Say how many."""
-        return f"{self._total} events since the scheduler's start, {len(self._kept)} kept here"
+        return f"{self._total} events since the scheduler's start, {self._num_kept} kept here"
+
+    @property
+    def _num_kept(self) -> int:
+        return sum(map(len, self._kept.values()))
 
     def draw(self, view: View) -> None:
         """Start anew with another scheduler, then draw."""
@@ -79,7 +90,7 @@ class EventsScreen(AskingScreen):
         if self._audit.begin(view.frame.wall_s):
             self.run_worker(self._read_audit(), group="audit")
         super().draw(view)
-        is_whole = self._total == len(self._kept)
+        is_whole = self._total == self._num_kept
         self.latest_view.show(latest(self._rows, self.size.width, is_whole=is_whole))
 
     async def _read_audit(self) -> None:
@@ -93,7 +104,8 @@ class EventsScreen(AskingScreen):
         """Return all events with their age, which is brought up to date every AGE_EVERY_S."""
         now_s = view.frame.wall_s
         if self._rows_s is None or abs(now_s - self._rows_s) >= AGE_EVERY_S:
-            known = (*self._kept, *self._journal.entries(), *self._commands)
+            kept = chain.from_iterable(self._kept.values())
+            known = (*kept, *self._journal.entries(), *self._commands)
             self._rows = [{**e, "age_s": max(0.0, now_s - number(e, "at_s"))} for e in known]
             self._rows_s = now_s
         return self._rows

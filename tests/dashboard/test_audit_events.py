@@ -1,7 +1,15 @@
-"""Records of the audit log are shown among the events."""
+"""Events: the engine's own are kept by kind, records of the audit log are shown among them."""
+
+from collections.abc import Mapping
 
 from dashboard.audit import event_of
+from dashboard.format import ASCII
+from dashboard.history import History
+from dashboard.journal import Journal
+from dashboard.screens.events import MAX_KEPT_OF_A_KIND, EventsScreen
+from dashboard.source.base import Record
 from dashboard.tables.events import events_table, identity_of, numbers_of
+from tests.support.dashboard import StageClock, demo
 
 SET = {
     "time": "2026-11-29T20:00:01.500+00:00", "worker": "admin.0", "actor": "ctl alice",
@@ -43,3 +51,23 @@ def test_two_commands_are_two_rows() -> None:
     table = events_table()
     table.show([{**event, "age_s": 1.0} for event in events])
     assert table.rows[0]["at_s"] == 1_795_982_402.5
+
+
+async def nobody(command: str, args: Mapping[str, object]) -> Record:
+    """Answer nothing."""
+    return {}
+
+
+def test_a_flood_of_refusals_hides_no_preemption() -> None:
+    """The last of each kind are kept, however many others there have been since."""
+    screen = EventsScreen(ASCII, nobody, Journal())
+    num_sheds = 3 * MAX_KEPT_OF_A_KIND
+    kinds = ["preempt", *["shed"] * num_sheds]
+    events = [{"number": i, "kind": kind, "age_s": 1.0} for i, kind in enumerate(kinds)]
+    screen.answered({"events": events, "next": len(events), "total": len(events)}, asked_s=5.0)
+    view = History().push(demo(StageClock()).read())
+    shown = [row["kind"] for row in screen.rows(view)]
+    assert (shown.count("preempt"), shown.count("shed")) == (1, MAX_KEPT_OF_A_KIND)
+    assert screen.headline() == (
+        f"{num_sheds + 1} events since the scheduler's start, {MAX_KEPT_OF_A_KIND + 1} kept here"
+    )
