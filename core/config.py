@@ -33,8 +33,8 @@ class EngineConfig:
     """Name clients use; empty = the last part of `model`."""
     executor: str = "local"
     """`local` runs the model, `simulated` draws token ids from a hash at a modelled speed."""
-    device: str = "cpu"
-    """`cpu` (CUDA comes with the GPU executors)."""
+    device: str = "auto"
+    """`cpu`, `cuda` (a GPU for each replica), or `auto`: a GPU where one can do what is asked."""
     dtype: str = "bfloat16"
     """Weights, activations and KV: `bfloat16` or `float32`."""
     quantization: str = "none"
@@ -85,7 +85,7 @@ class EngineConfig:
     def faults(self) -> Iterator[str]:
         """Yield one line for each key that cannot be accepted."""
         yield from one_of("engine.executor", self.executor, ("local", "simulated"))
-        yield from one_of("engine.device", self.device, ("cpu",))
+        yield from one_of("engine.device", self.device, ("auto", "cpu", "cuda"))
         yield from one_of("engine.dtype", self.dtype, ("bfloat16", "float32"))
         yield from one_of("engine.quantization", self.quantization, ("none", "int8", "int4"))
         yield from in_range("engine.replicas", self.replicas, 1, MAX_REPLICAS)

@@ -1,15 +1,16 @@
 """The device under a ModelRunner: one small interface, and the CPU behind it.
 
 Owns: what a step asks of a device. Never knows: plans, results, or why a row is computed. A device
-may lag behind: `sample` and `score` return functions that wait for the answer, so that a step can
-be given to it while the one before runs. Whoever asks in order is answered in order.
+may lag behind: `sample` and `score` return answers that can be waited for, so that a step can be
+given to it while the one before runs.
 
     CpuBackend                        this file; all is computed when it is asked for
     core.executor.gpu.backend         Triton kernels: on CUDA, or on the CPU by their interpreter
 """
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,34 @@ from core.models.decoder import Decoder
 from core.scheduler.plan import RecordArray
 
 Scores = tuple[Float32Array, RecordArray]
+ValueT_co = TypeVar("ValueT_co", covariant=True)
+
+
+class Answer(Protocol[ValueT_co]):
+    """What a device was asked for. Whoever asks in order is answered in order."""
+
+    def is_here(self) -> bool:
+        """Tell whether `get` would wait."""
+        ...
+
+    def get(self) -> ValueT_co:
+        """Wait for the answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Known(Generic[ValueT_co]):
+    """An answer that was here at once."""
+
+    value: ValueT_co
+
+    def is_here(self) -> bool:
+        """It is."""
+        return True
+
+    def get(self) -> ValueT_co:
+        """Return it."""
+        return self.value
 
 
 class Backend(Protocol):
@@ -57,15 +86,11 @@ class Backend(Protocol):
         """Return the rows `places` of the states."""
         ...
 
-    def sample(
-        self, states: Tensor, params: SamplingBatch, row: Int32Array
-    ) -> Callable[[], Sampled]:
+    def sample(self, states: Tensor, params: SamplingBatch, row: Int32Array) -> Answer[Sampled]:
         """Choose a token after each of `states` [n, hidden]; `row` int32 [n] are their rows."""
         ...
 
-    def score(
-        self, states: Tensor, token_id: Int32Array, num_top: Int32Array
-    ) -> Callable[[], Scores]:
+    def score(self, states: Tensor, token_id: Int32Array, num_top: Int32Array) -> Answer[Scores]:
         """Tell the log-probability of `token_id` [n] after `states`, and the best of each; see
         `core.executor.sampler.token_logprobs`.
         """
@@ -93,19 +118,13 @@ class CpuBackend:
         """Return the rows `places`."""
         return states[torch.from_numpy(places).long()]
 
-    def sample(
-        self, states: Tensor, params: SamplingBatch, row: Int32Array
-    ) -> Callable[[], Sampled]:
+    def sample(self, states: Tensor, params: SamplingBatch, row: Int32Array) -> Answer[Sampled]:
         """Choose the tokens at once."""
-        sampled = sample(self.model.logits(states), params, self._choice)
-        return lambda: sampled
+        return Known(sample(self.model.logits(states), params, self._choice))
 
-    def score(
-        self, states: Tensor, token_id: Int32Array, num_top: Int32Array
-    ) -> Callable[[], Scores]:
+    def score(self, states: Tensor, token_id: Int32Array, num_top: Int32Array) -> Answer[Scores]:
         """Tell the log-probabilities at once."""
-        scores = token_logprobs(self.model.logits(states), token_id, num_top)
-        return lambda: scores
+        return Known(token_logprobs(self.model.logits(states), token_id, num_top))
 
 
 def attention_batch(batch: InputBatch) -> AttentionBatch:

@@ -56,12 +56,20 @@ class SwapSpace:
         """Make COPY[n], those out before those in; IndexError if one is outside its memory."""
         if not len(copies):
             return
-        _check_range(copies["block"], len(self._pool[0]))
-        _check_range(copies["host_block"], self._num_blocks)
+        check_copies(copies, len(self._pool[0]), self._num_blocks)
         is_out = copies["direction"] == CopyDirection.OUT
         out, back = copies[is_out], copies[~is_out]
         _copy_blocks(self._pool, self._host, out["block"], out["host_block"])
         _copy_blocks(self._host, self._pool, back["host_block"], back["block"])
+
+    def wait(self) -> None:
+        """All copies are made when they are asked for."""
+
+
+def check_copies(copies: RecordArray, num_blocks: int, num_host_blocks: int) -> None:
+    """Raise IndexError if one of COPY[n] names a block outside the pool or the host's memory."""
+    _check_range(copies["block"], num_blocks)
+    _check_range(copies["host_block"], num_host_blocks)
 
 
 def _check_range(blocks: npt.NDArray[np.int32], num_blocks: int) -> None:

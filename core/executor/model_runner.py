@@ -17,7 +17,7 @@ Logits are made for a bounded number of positions at a time. A row that cannot b
 error in the result and is left out of the pass; the others are computed as if it were not there.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,7 +25,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from core.executor.backend import Backend, Scores
+from core.executor.backend import Answer, Backend, Scores
 from core.executor.input_batch import InputBatch, Int32Array, RowTable
 from core.executor.results import NO_ERROR, empty_results, is_reported
 from core.executor.sampler import Sampled
@@ -48,7 +48,7 @@ class _SampledPart:
     batch: InputBatch
     sequences: IndexArray
     where: IndexArray
-    fetch: Callable[[], Sampled]
+    answer: Answer[Sampled]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class _ScoredPrompt:
 
     where: int
     entries: RecordArray
-    parts: list[tuple[RecordArray, Callable[[], Scores]]]
+    parts: list[tuple[RecordArray, Answer[Scores]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,12 @@ class LaunchedStep:
     is_reported: npt.NDArray[np.bool_]
     sampled: list[_SampledPart] = field(default_factory=list)
     scored: list[_ScoredPrompt] = field(default_factory=list)
+
+    def is_done(self) -> bool:
+        """Tell whether `collect` would wait."""
+        answers = [part.answer for part in self.sampled]
+        scores = [score for prompt in self.scored for _, score in prompt.parts]
+        return all(each.is_here() for each in (*answers, *scores))
 
 
 class ModelRunner:
@@ -81,6 +87,11 @@ class ModelRunner:
         self._table = table
         self._head_rows_max = max(1, logits_bytes_max // (4 * self._model.config.vocab_size))
         self._prompt_states: dict[int, tuple[int, int, Tensor]] = {}
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether a step may be launched before the one before it is collected."""
+        return self._backend.keeps_tokens
 
     def run(self, plan: RecordArray) -> tuple[RecordArray, RecordArray]:
         """Compute PLAN_ROW[n]; return (RESULT_ROW[m], LOGPROB[k]), m <= n, in plan order."""
@@ -102,7 +113,7 @@ class ModelRunner:
         """Wait for a step; return as `run`."""
         logprobs: list[RecordArray] = []
         for part in step.sampled:
-            sampled = part.fetch()
+            sampled = part.answer.get()
             _report(sampled, step.results, part.where, _total(logprobs))
             logprobs.append(sampled.top)
             if not self._backend.keeps_tokens:
@@ -139,8 +150,8 @@ class ModelRunner:
         for part in _slices(sequences, self._head_rows_max):
             params = read_sampling(self._table, batch, part, self._model.config.eos_token_ids)
             last_states = self._backend.take(states, last_token[part])
-            fetch = self._backend.sample(last_states, params, batch.row[part])
-            step.sampled.append(_SampledPart(batch, part, computed[part], fetch))
+            answer = self._backend.sample(last_states, params, batch.row[part])
+            step.sampled.append(_SampledPart(batch, part, computed[part], answer))
             if self._backend.keeps_tokens:
                 self._table.promise(batch.row[part], batch.generation[part])
 
@@ -193,13 +204,13 @@ class ModelRunner:
 
     def _ask(
         self, entries: RecordArray, states: Tensor, ids: Int32Array
-    ) -> list[tuple[RecordArray, Callable[[], Scores]]]:
+    ) -> list[tuple[RecordArray, Answer[Scores]]]:
         """Ask, in parts, for what fills LOGPROB[positions, 1 + k] from the states before `ids`."""
         asked = []
         for part in _slices(np.arange(len(ids)), self._head_rows_max):
             counts = np.full(len(part), entries.shape[1] - 1, dtype=np.int32)
-            fetch = self._backend.score(states[part[0] : part[-1] + 1], ids[part], counts)
-            asked.append((entries[part[0] : part[-1] + 1], fetch))
+            answer = self._backend.score(states[part[0] : part[-1] + 1], ids[part], counts)
+            asked.append((entries[part[0] : part[-1] + 1], answer))
         return asked
 
 
@@ -212,8 +223,8 @@ def _report(sampled: Sampled, results: RecordArray, where: IndexArray, logprobs_
 
 
 def _fill(prompt: _ScoredPrompt) -> None:
-    for entries, fetch in prompt.parts:
-        actual, top = fetch()
+    for entries, answer in prompt.parts:
+        actual, top = answer.get()
         entries["logprob"][:, 0] = actual
         entries[:, 1:] = top.reshape(len(entries), -1)
 

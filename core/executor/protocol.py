@@ -21,6 +21,8 @@ class ExecutorSettings:
 
     model_directory: Path
     cache_directory: Path  # compiled kernels and the costs of steps are kept here
+    device: str = "cpu"  # or "cuda", or "auto": a GPU if there is one
+    device_index: int = 0  # this executor's GPU: its number among all executors
     dtype: str = "bfloat16"  # or "float32"
     quantization: str = "none"  # or "int8", "int4": the weights
     replicas: int = 1  # groups of executors that share this machine's cores and memory
@@ -31,6 +33,7 @@ class ExecutorSettings:
     step_timeout_s: float = 30.0  # how long they may keep this one waiting in a step
     threads: int = 0  # 0 = cores this process may use divided by all executors
     max_model_len: int = 8192
+    max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
     block_size: int = 32
     num_kv_blocks: int = 0  # 0 = from the memory that is free
@@ -51,7 +54,7 @@ class ExecutorInfo:
     vocab_size: int
     weights_bytes: int
     kv_bytes: int
-    kernel_path: str  # "cpp", "torch" or "simulated"
+    kernel_path: str  # "cpp", "torch", "triton" or "simulated"
     device_name: str
     threads: int
     memory_table: tuple[tuple[str, int], ...] = ()  # (what, bytes): how the KV pool was sized
@@ -71,11 +74,11 @@ class ExecutorStatistics:
     row_errors: int
     busy_ns: int  # time inside `execute`
 
-    def after(self, plan: StepPlan, result: StepResult) -> "ExecutorStatistics":
-        """Return the counters one step later."""
+    def after(self, num_tokens: int, result: StepResult) -> "ExecutorStatistics":
+        """Return the counters one step of so many computed positions later."""
         return ExecutorStatistics(
             steps=self.steps + 1,
-            tokens=self.tokens + int(plan.rows["num_new_tokens"].sum()),
+            tokens=self.tokens + num_tokens,
             sampled_tokens=self.sampled_tokens
             + int(np.count_nonzero(result.rows["token_id"] >= 0)),
             row_errors=self.row_errors + int(np.count_nonzero(result.rows["error"])),
@@ -86,11 +89,46 @@ class ExecutorStatistics:
 NO_STATISTICS = ExecutorStatistics(0, 0, 0, 0, 0)
 
 
+class RunningStep(Protocol):
+    """A step that was launched. Steps are collected in the order in which they were launched."""
+
+    def is_done(self) -> bool:
+        """Tell whether `collect` would wait."""
+        ...
+
+    def collect(self) -> StepResult:
+        """Wait for the end of the step; called once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DoneStep:
+    """A step that was computed when it was launched."""
+
+    result: StepResult
+
+    def is_done(self) -> bool:
+        """It is."""
+        return True
+
+    def collect(self) -> StepResult:
+        """Return the result."""
+        return self.result
+
+
 class Executor(Protocol):
     """One replica's compute. Not thread-safe; called by one loop."""
 
     def load(self) -> ExecutorInfo:
         """Load the model and allocate the KV pool; raises ModelError or StartError."""
+        ...
+
+    def launch(self, plan: StepPlan) -> RunningStep:
+        """Begin with one step; plan, rows and spans are not read any more when this returns.
+
+        An executor that computes by itself is done then; a device goes on, and takes the next step
+        meanwhile.
+        """
         ...
 
     def execute(self, plan: StepPlan) -> StepResult:

@@ -60,6 +60,28 @@ class SamplingBatch:
         return changed
 
 
+def greedy(count: int) -> SamplingBatch:
+    """Return the parameters of rows that want the best token and nothing else."""
+    zeros, ones = np.zeros(count, np.int32), np.ones(count, np.float32)
+    none = np.zeros(count, np.float32)
+    return SamplingBatch(
+        output_index=zeros,
+        seed=np.zeros(count, np.uint64),
+        choice=zeros,
+        temperature=none,
+        top_k=zeros,
+        top_p=ones,
+        min_p=none,
+        repetition_penalty=ones,
+        presence_penalty=none,
+        frequency_penalty=none,
+        num_logprobs=np.full(count, -1, np.int32),
+        bias=_no_triples(),
+        forbidden=_no_triples(),
+        history=_no_triples(),
+    )
+
+
 def read_sampling(
     table: RowTable, batch: InputBatch, sequences: IndexArray, eos_token_ids: tuple[int, ...]
 ) -> SamplingBatch:

@@ -18,7 +18,13 @@ import numpy.typing as npt
 from core.clock import NS_PER_US, Clock
 from core.executor.input_batch import InputBatch, RowTable
 from core.executor.philox import words
-from core.executor.protocol import NO_STATISTICS, ExecutorInfo, ExecutorSettings, ExecutorStatistics
+from core.executor.protocol import (
+    NO_STATISTICS,
+    DoneStep,
+    ExecutorInfo,
+    ExecutorSettings,
+    ExecutorStatistics,
+)
 from core.executor.results import NO_ERROR, empty_results, is_reported
 from core.policy.cost_model import CostBasis
 from core.scheduler.plan import (
@@ -105,8 +111,12 @@ class SimulatedExecutor:
             logprobs=logprobs,
             scheduler_epoch=plan.scheduler_epoch,
         )
-        self._statistics = self._statistics.after(plan, result)
+        self._statistics = self._statistics.after(num_tokens, result)
         return result
+
+    def launch(self, plan: StepPlan) -> DoneStep:
+        """Answer one step."""
+        return DoneStep(self.execute(plan))
 
     def forget_rows(self) -> None:
         """Drop what was kept per row."""

@@ -1,9 +1,8 @@
 """What steps of this model cost on this machine: a few short ones are timed once and remembered.
 
-Owns: the shapes that are run, the memory they run in, the fingerprint under which the answer is
-kept. Never knows: the executor's own KV pool, rows or plans; the model's forward pass is called as
-in a step, on scratch blocks that are given back. Ranks of a replica run the same steps: rank 0 says
-whether any are needed, and when it is enough.
+Owns: the shapes that are run, the fingerprint under which the answer is kept. Never knows: plans,
+or whose memory the steps run in; the backend is asked as in a step. Ranks of a replica run the same
+steps: rank 0 says whether any are needed, and when it is enough.
 
 The shapes tell the five prices of a `CostBasis` apart: few and many decodes, short and long
 contexts, prompt chunks with and without tokens before them. The shortest of a few runs counts,
@@ -19,26 +18,21 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from core.clock import NS_PER_MS, Clock
-from core.executor.kv_pool import SwapSpace, allocate_kv_pool
-from core.kernels.choice import Choice
-from core.kernels.paged_attention import AttentionBatch
-from core.models.decoder import Decoder
+from core.executor.backend import Backend
+from core.executor.device import SwapCopies
+from core.executor.input_batch import InputBatch, Int32Array
+from core.executor.sampling_batch import greedy
 from core.parallel.ranks import ALONE, Ranks, agree
 from core.policy.calibration import MeasuredStep, fit_basis, fit_error
 from core.policy.cost_model import CostBasis, StepWork
 from core.scheduler.plan import COPY, CopyDirection
 
-VERSION = 1  # of shapes and method; a basis of another one is not used
-SCRATCH_TOKENS = 2048
-SCRATCH_BYTES_MAX = 2**27
+VERSION = 2  # of shapes and method; a basis of another one is not used
 RUNS = 3
 COPY_BYTES = 2**22
 KEPT_ERROR_MAX = 0.1
@@ -81,37 +75,25 @@ SHAPES = (
 
 
 class StepTimer:
-    """Runs steps of `model` on blocks of its own."""
+    """Runs steps on `backend`, on blocks that nobody holds."""
 
-    def __init__(
-        self,
-        model: Decoder,
-        choice: Choice,
-        dtype: torch.dtype,
-        clock: Clock,
-        ranks: Ranks = ALONE,
-    ) -> None:
-        self._ranks = ranks
-        self._model = model
-        self._choice = choice
+    def __init__(self, backend: Backend, num_rows: int, clock: Clock, ranks: Ranks = ALONE) -> None:
+        """Steps of more sequences than `num_rows` are left out."""
+        self._backend = backend
+        self._num_rows = num_rows
         self._clock = clock
-        shape = model.attention_shape
-        token_bytes = prod(shape.cache_shape(1)) * dtype.itemsize * model.config.num_layers
-        most = max(1, SCRATCH_BYTES_MAX // token_bytes)
-        self._num_blocks = min(most, -(-SCRATCH_TOKENS // shape.block_size))
-        self._caches: Sequence[Tensor] = allocate_kv_pool(
-            model.config.num_layers, shape.cache_shape(self._num_blocks), dtype
-        )
-        for cache in self._caches:
-            cache.zero_()
+        self._ranks = ranks
         self._random = np.random.default_rng(0)
 
     def measure(self) -> list[MeasuredStep]:
-        """Run every shape that the model's context allows; return the shortest time of each."""
+        """Run every shape that rows and context allow; return the shortest time of each."""
         begin_ns = self._clock.now_ns()
+        num_positions = self._backend.model.num_positions
         measured = []
         for shape in SHAPES:
-            if shape.context + shape.num_tokens > self._model.num_positions:
+            if shape.context + shape.num_tokens > num_positions:
+                continue
+            if shape.num_sequences > self._num_rows:
                 continue
             times = []
             for _ in range(RUNS):
@@ -122,34 +104,40 @@ class StepTimer:
         return measured
 
     def _run(self, shape: StepShape) -> int:
-        count, num_tokens = shape.num_sequences, shape.num_tokens
-        size = self._model.config.vocab_size
-        ids = self._random.integers(0, size, count * num_tokens, dtype=np.int32)
-        batch = self._batch(shape)
-        last = torch.arange(1, count + 1) * num_tokens - 1
+        size = self._backend.model.config.vocab_size
+        ids = self._random.integers(0, size, shape.num_sequences * shape.num_tokens, np.int32)
         began_ns = self._clock.now_ns()
-        hidden = self._model.forward(torch.from_numpy(ids), batch, self._caches)
-        self._choice.argmax(self._model.logits(hidden[last]))
+        run_step(self._backend, shape, ids)
         return self._clock.now_ns() - began_ns
 
-    def _batch(self, shape: StepShape) -> AttentionBatch:
-        """Return sequences whose blocks lie all over the scratch, shared if it is too small."""
-        count = shape.num_sequences
-        per_sequence = -(-(shape.context + shape.num_tokens) // self._block_size)
-        tables = np.arange(count * per_sequence, dtype=np.int32) % self._num_blocks
-        return AttentionBatch(
-            first_token=np.arange(count, dtype=np.int32) * np.int32(shape.num_tokens),
-            num_tokens=np.full(count, shape.num_tokens, np.int32),
-            first_position=np.full(count, shape.context, np.int32),
-            block_tables=tables.reshape(count, per_sequence),
-        )
 
-    @property
-    def _block_size(self) -> int:
-        return self._model.attention_shape.block_size
+def run_step(backend: Backend, shape: StepShape, token_ids: Int32Array) -> None:
+    """Run a step to its end: int32 `token_ids` of all sequences, the best token after each.
+
+    Its sequences have rows and blocks from the first ones on, which they share if there are too
+    few.
+    """
+    count, block_size = shape.num_sequences, backend.model.attention_shape.block_size
+    per_sequence = -(-(shape.context + shape.num_tokens) // block_size)
+    tables = np.arange(count * per_sequence, dtype=np.int32) % backend.num_blocks
+    index = np.arange(count, dtype=np.int32)
+    batch = InputBatch(
+        row=index,
+        generation=np.zeros(count, np.uint32),
+        flags=np.zeros(count, np.int32),
+        first_position=np.full(count, shape.context, np.int32),
+        num_tokens=np.full(count, shape.num_tokens, np.int32),
+        first_token=index * np.int32(shape.num_tokens),
+        prompt_len=np.full(count, shape.context + shape.num_tokens, np.int32),
+        token_ids=token_ids,
+        block_tables=tables.reshape(count, per_sequence),
+    )
+    last_token = index.astype(np.intp) * shape.num_tokens + (shape.num_tokens - 1)
+    states = backend.take(backend.forward(batch), last_token)
+    backend.sample(states, greedy(count), batch.row).get()
 
 
-def copy_speed(space: SwapSpace, num_blocks: int, block_bytes: int, clock: Clock) -> float:
+def copy_speed(space: SwapCopies, num_blocks: int, block_bytes: int, clock: Clock) -> float:
     """Return how fast blocks are copied out and in again, one way, GB/s; 0.0 if none can be.
 
     The first `num_blocks` of pool and host memory are nobody's yet. The first run finds the pages.
@@ -160,6 +148,7 @@ def copy_speed(space: SwapSpace, num_blocks: int, block_bytes: int, clock: Clock
         began_ns = clock.now_ns()
         for direction in (CopyDirection.OUT, CopyDirection.IN):
             space.copy(np.array([(direction, block, block) for block in range(count)], COPY))
+        space.wait()
         times.append(clock.now_ns() - began_ns)
     shortest_ns = min(times[1:], default=0)
     return 2 * count * block_bytes / shortest_ns if shortest_ns > 0 else 0.0

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from core.executor.backend import CpuBackend
 from core.executor.kv_pool import SwapSpace
 from core.executor.step_timing import SHAPES, StepTimer, copy_speed, known_or_measured
-from core.kernels.choice import TorchChoice
 from core.kernels.selection import Kernels
 from core.models.decoder import Decoder
 from core.models.decoder_weights import load_weights
@@ -32,19 +32,27 @@ class TickingClock(ManualClock):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
+def backend(tmp_path_factory: pytest.TempPathFactory) -> CpuBackend:
     """A tiny model with plain kernels."""
     directory = write_tiny_model(tmp_path_factory.mktemp("model"))
     config, kernels = read_model_config(directory), Kernels(None, torch.float32)
     weights = load_weights(directory, config, kernels)
-    return Decoder(config, weights, kernels, block_size=16, num_positions=256)
+    model = Decoder(config, weights, kernels, block_size=16, num_positions=256)
+    shape = model.attention_shape.cache_shape(8)
+    caches = [torch.zeros(shape) for _ in range(config.num_layers)]
+    return CpuBackend(model, caches, kernels.choice())
 
 
-def test_every_shape_that_fits_is_run(model: Decoder) -> None:
-    """Longer contexts than the model has are left out; the shortest of the runs counts."""
+@pytest.mark.parametrize("num_rows", [64, 8])
+def test_every_shape_that_fits_is_run(backend: CpuBackend, num_rows: int) -> None:
+    """Longer contexts and more sequences than there are are left out; the shortest run counts."""
     with torch.inference_mode():
-        steps = StepTimer(model, TorchChoice(), torch.float32, TickingClock()).measure()
-    fitting = [shape for shape in SHAPES if shape.context + shape.num_tokens <= 256]
+        steps = StepTimer(backend, num_rows, TickingClock()).measure()
+    fitting = [
+        shape
+        for shape in SHAPES
+        if shape.context + shape.num_tokens <= 256 and shape.num_sequences <= num_rows
+    ]
     assert 0 < len(fitting) < len(SHAPES)
     assert [step.work for step in steps] == [shape.work for shape in fitting]
     assert {step.duration_ns for step in steps} == {1000}

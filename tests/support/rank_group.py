@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-from core.executor.protocol import Executor, ExecutorInfo, ExecutorStatistics
+from core.executor.protocol import DoneStep, Executor, ExecutorInfo, ExecutorStatistics
 from core.scheduler.plan import StepPlan, StepResult
 
 T = TypeVar("T")
@@ -40,6 +40,10 @@ class RankGroup:
             assert other.rows.tobytes() == first.rows.tobytes()
             assert other.logprobs.tobytes() == first.logprobs.tobytes()
         return first
+
+    def launch(self, plan: StepPlan) -> DoneStep:
+        """Have all compute the plan at once."""
+        return DoneStep(self.execute(plan))
 
     def forget_rows(self) -> None:
         """Have all forget."""

@@ -13,7 +13,7 @@ from core.executor.gpu.backend import TritonBackend
 from core.executor.input_batch import RowTable
 from core.executor.kv_pool import allocate_kv_pool
 from core.executor.model_runner import ModelRunner
-from core.executor.protocol import ExecutorInfo, ExecutorStatistics
+from core.executor.protocol import DoneStep, ExecutorInfo, ExecutorStatistics
 from core.kernels.kernel_set import KernelSet
 from core.kernels.selection import Kernels
 from core.kernels.triton.kernel_set import TritonKernels
@@ -76,6 +76,10 @@ class RunnerExecutor:
         with torch.inference_mode():
             rows, logprobs = self.runner.run(plan.rows)
         return StepResult(plan.replica, plan.epoch, plan.step, 0, 0, rows, logprobs)
+
+    def launch(self, plan: StepPlan) -> DoneStep:
+        """Run one plan at once."""
+        return DoneStep(self.execute(plan))
 
     def forget_rows(self) -> None:
         """Forget."""

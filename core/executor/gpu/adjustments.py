@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from core.executor.gpu.device_rows import DeviceRows
-from core.executor.gpu.transfers import Transfers
+from core.executor.gpu.transfers import Array, Transfers
 from core.executor.input_batch import ON_DEVICE, Int32Array
 from core.executor.sampling_batch import IndexArray, SamplingBatch, TokenTriples
 
@@ -56,7 +56,13 @@ class Adjustments:
             (history.token_id < 0) & (history.token_id != ON_DEVICE)
         )
         token_id = np.where(outside, np.int32(width), history.token_id)
-        known = [place[users], row[history.index], token_id, user.astype(np.int64), history.value]
+        known: list[Array] = [
+            place[users],
+            row[history.index],
+            token_id,
+            user.astype(np.int64),
+            history.value,
+        ]
         penalties = [
             each[users]
             for each in (

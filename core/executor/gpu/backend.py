@@ -6,15 +6,15 @@ are fed back on the device. A step of decodes alone replays a graph if there is 
 it, any other step is launched kernel by kernel.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from core.executor.backend import Scores
+from core.executor.backend import Answer, Scores
 from core.executor.gpu.decode_graphs import Capture, DecodeGraphs, record
-from core.executor.gpu.device_batch import Bucket, StepTensors, empty_step, host_step
+from core.executor.gpu.device_batch import Bucket, DeviceStep, empty_step, host_step
 from core.executor.gpu.device_rows import DeviceRows
 from core.executor.gpu.device_sampler import DeviceSampler
 from core.executor.gpu.transfers import Transfers
@@ -56,7 +56,7 @@ class TritonBackend:
             return graph.run(step)
         *sent, places, blocks = self._transfers.send([*step.arrays, *changes])
         self._rows.apply(places, blocks)
-        return self.compute(step.tensors(sent))
+        return self.compute(step.named(sent))
 
     def record_decodes(self, buckets: Iterable[Bucket], capture: Capture) -> None:
         """Have steps of decodes recorded, a graph for each of `buckets`, largest first."""
@@ -65,8 +65,9 @@ class TritonBackend:
             [record(bucket, nothing, self.compute, capture, self._transfers) for bucket in buckets]
         )
 
-    def compute(self, step: StepTensors) -> Tensor:
+    def compute(self, on_device: DeviceStep) -> Tensor:
         """Queue the kernels of a step that is on the device."""
+        step = on_device.tensors
         shared = AttentionStep(
             token_sequence=step.token_sequence,
             positions=step.positions,
@@ -75,7 +76,7 @@ class TritonBackend:
             first_position=step.first_position,
             block_tables=self._rows.block_tables.index_select(0, step.row),
         )
-        for attention, units in zip(self.attentions, step.units, strict=True):
+        for attention, units in zip(self.attentions, on_device.units, strict=True):
             attention.use(shared, units)
         fed_back = self._rows.last_tokens.index_select(0, step.token_row)
         token_ids = torch.where(step.token_ids == int(ON_DEVICE), fed_back, step.token_ids)
@@ -89,14 +90,10 @@ class TritonBackend:
         (index,) = self._transfers.send([places.astype(np.int64)])
         return states.index_select(0, index)
 
-    def sample(
-        self, states: Tensor, params: SamplingBatch, row: Int32Array
-    ) -> Callable[[], Sampled]:
+    def sample(self, states: Tensor, params: SamplingBatch, row: Int32Array) -> Answer[Sampled]:
         """Queue the choice of the tokens."""
         return self._sampler.sample(self.model.logits(states), params, row)
 
-    def score(
-        self, states: Tensor, token_id: Int32Array, num_top: Int32Array
-    ) -> Callable[[], Scores]:
+    def score(self, states: Tensor, token_id: Int32Array, num_top: Int32Array) -> Answer[Scores]:
         """Queue the log-probabilities."""
         return self._sampler.score(self.model.logits(states), token_id, num_top)

@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from core.executor.gpu.device_batch import Bucket, HostStep, StepTensors
+from core.executor.gpu.device_batch import Bucket, DeviceStep, HostStep
 from core.executor.gpu.transfers import Transfers, packed_bytes
 from core.kernels.triton.work_units import SPLIT_KEYS
 
@@ -97,7 +97,7 @@ def buckets(max_sequences: int, num_positions: int) -> Iterator[Bucket]:
 def record(
     bucket: Bucket,
     nothing: HostStep,
-    compute: Callable[[StepTensors], Tensor],
+    compute: Callable[[DeviceStep], Tensor],
     capture: Capture,
     transfers: Transfers,
 ) -> DecodeGraph:
@@ -105,8 +105,8 @@ def record(
     nothing = nothing.padded(bucket)
     size = packed_bytes(nothing.arrays)
     inputs = torch.empty(size, dtype=torch.uint8, device=transfers.device)
-    tensors = nothing.tensors(transfers.send(nothing.arrays, into=inputs))
-    return DecodeGraph(bucket, capture(lambda: compute(tensors)), inputs, transfers)
+    step = nothing.named(transfers.send(nothing.arrays, into=inputs))
+    return DecodeGraph(bucket, capture(lambda: compute(step)), inputs, transfers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,17 +121,23 @@ class CudaGraph:
         self.graph.replay()
 
 
-def capture_cuda(compute: Callable[[], Tensor]) -> CudaGraph:
-    """Return `compute` recorded on the current device.
+class CudaCapture:
+    """Records on the current device; all graphs share one memory, since they run one at a time."""
 
-    It runs once before: kernels are compiled and libraries take their workspace then.
-    """
-    beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    beside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(beside):
-        compute()
-    torch.cuda.current_stream().wait_stream(beside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        output = compute()
-    return CudaGraph(graph, output)
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, compute: Callable[[], Tensor]) -> CudaGraph:
+        """Return the recorded work.
+
+        It runs once before: kernels are compiled and libraries take their workspace then.
+        """
+        beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            compute()
+        torch.cuda.current_stream().wait_stream(beside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            output = compute()
+        return CudaGraph(graph, output)

@@ -50,7 +50,7 @@ class StepArrays(NamedTuple):
 
 
 class StepTensors(NamedTuple):
-    """`StepArrays` on the device, and the units of each attention of the model."""
+    """`StepArrays` on the device."""
 
     token_ids: Tensor
     token_row: Tensor
@@ -60,6 +60,13 @@ class StepTensors(NamedTuple):
     first_token: Tensor
     num_tokens: Tensor
     first_position: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStep:
+    """A step on the device: its tensors, and the units of each attention of the model."""
+
+    tensors: StepTensors
     units: tuple[tuple[AttentionUnits, ...], ...]
 
 
@@ -77,10 +84,10 @@ class HostStep:
         cut = [array for units in self.units for each in units for array in each.arrays]
         return [*self.step, *cut]
 
-    def tensors(self, sent: Sequence[Tensor]) -> StepTensors:
+    def named(self, sent: Sequence[Tensor]) -> DeviceStep:
         """Return `sent`, which are the arrays on the device, by their names."""
         rest = iter(sent)
-        named = [next(rest) for _ in self.step]
+        tensors = StepTensors(*[next(rest) for _ in self.step])
         units = tuple(
             tuple(
                 AttentionUnits(
@@ -92,7 +99,7 @@ class HostStep:
             )
             for units in self.units
         )
-        return StepTensors(*named, units)
+        return DeviceStep(tensors, units)
 
     @property
     def num_units(self) -> int:

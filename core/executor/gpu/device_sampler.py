@@ -5,24 +5,24 @@ Tokens are chosen by one kernel for all rows, and once more for those whose logi
 What goes to the host is a few numbers a row, and nobody waits for them here.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import fields
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from core.executor.backend import Scores
+from core.executor.backend import Answer, Scores
 from core.executor.gpu.adjustments import Adjustments
 from core.executor.gpu.device_rows import DeviceRows
-from core.executor.gpu.transfers import Transfers
+from core.executor.gpu.transfers import Array, Arriving, Transfers
 from core.executor.input_batch import Int32Array
 from core.executor.sampler import Sampled
 from core.executor.sampling_batch import IndexArray, SamplingBatch
 from core.kernels.choice import min_p_floor
 from core.kernels.triton.choice import DrawTensors, choose
 from core.kernels.triton.logprobs import token_logprobs
-from core.scheduler.plan import LOGPROB, RecordArray
+from core.scheduler.plan import LOGPROB
 
 
 class DeviceSampler:
@@ -33,9 +33,7 @@ class DeviceSampler:
         self._rows = rows
         self._adjustments = Adjustments(transfers, rows)
 
-    def sample(
-        self, logits: Tensor, batch: SamplingBatch, row: Int32Array
-    ) -> Callable[[], Sampled]:
+    def sample(self, logits: Tensor, batch: SamplingBatch, row: Int32Array) -> Answer[Sampled]:
         """Choose a token for each row of `logits` float32 [n, vocabulary]; leaves them unchanged.
 
         `row` int32 [n] are the rows that remember the tokens.
@@ -53,15 +51,13 @@ class DeviceSampler:
             (index,) = self._transfers.send([wanted.astype(np.int64)])
             asked += _scores(logits[index], token_id[index], int(num_top.max()))
         arrived = self._transfers.fetch(asked)
-        return lambda: _sampled(arrived(), num_top, wanted)
+        return Arriving(arrived, lambda arrays: _sampled(arrays, num_top, wanted))
 
-    def score(
-        self, logits: Tensor, token_id: Int32Array, num_top: Int32Array
-    ) -> Callable[[], Scores]:
+    def score(self, logits: Tensor, token_id: Int32Array, num_top: Int32Array) -> Answer[Scores]:
         """Tell the log-probabilities of `token_id` int32 [n], and of the `num_top` best a row."""
         (ids,) = self._transfers.send([token_id])
         arrived = self._transfers.fetch(_scores(logits, ids, int(num_top.max(initial=0))))
-        return lambda: _unpacked(*arrived(), num_top)
+        return Arriving(arrived, lambda arrays: _unpacked(arrays, num_top))
 
     def _rules(self, batch: SamplingBatch, row: Int32Array) -> tuple[DrawTensors, Tensor]:
         """Return how rows are drawn, and `row` int64, on the device."""
@@ -99,18 +95,19 @@ def _scores(logits: Tensor, token_id: Tensor, num_top: int) -> list[Tensor]:
     return [token_logprobs(logits, ids), ids]
 
 
-def _sampled(arrived: list[RecordArray], num_top: Int32Array, wanted: IndexArray) -> Sampled:
+def _sampled(arrived: Sequence[Array], num_top: Int32Array, wanted: IndexArray) -> Sampled:
     token_id, finite, *scores = arrived
     logprob = np.full(len(token_id), np.nan, dtype=np.float32)
     top = np.empty(0, dtype=LOGPROB)
     if scores:
-        logprob[wanted], top = _unpacked(*scores, num_top[wanted])
+        logprob[wanted], top = _unpacked(scores, num_top[wanted])
     top_start = (np.cumsum(num_top) - num_top).astype(np.int32)
     return Sampled(token_id, finite != 0, logprob, top_start, num_top, top)
 
 
-def _unpacked(logprobs: RecordArray, ids: RecordArray, num_top: Int32Array) -> Scores:
-    """Return the first column, and the `num_top` entries that follow it in each row."""
+def _unpacked(scores: Sequence[Array], num_top: Int32Array) -> Scores:
+    """Return the first log-probability of each row, and the `num_top` entries that follow it."""
+    logprobs, ids = scores
     used = np.arange(ids.shape[1] - 1) < num_top[:, None]
     top = np.empty(int(num_top.sum()), dtype=LOGPROB)
     top["token_id"], top["logprob"] = ids[:, 1:][used], logprobs[:, 1:][used]

@@ -7,12 +7,15 @@ nothing is pinned and nothing waits.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from core.executor.backend import ValueT_co
 
 ALIGNMENT = 16  # bytes, of each array within its piece
 TORCH_DTYPES = {
@@ -52,26 +55,54 @@ class Transfers:
             for array, place in zip(arrays, places, strict=True)
         ]
 
-    def fetch(self, tensors: Sequence[Tensor]) -> Callable[[], list[Array]]:
-        """Begin to bring int32 or float32 `tensors` here; the result waits for them."""
-        words = [tensor.contiguous().view(torch.int32).view(-1) for tensor in tensors]
-        piece = torch.cat(words)
+    def fetch(self, tensors: Sequence[Tensor]) -> "Arrays":
+        """Begin to bring int32 or float32 `tensors` here."""
+        piece = torch.cat([tensor.contiguous().view(torch.int32).view(-1) for tensor in tensors])
         host = torch.empty(piece.shape, dtype=torch.int32, pin_memory=self._is_pinned)
         host.copy_(piece, non_blocking=True)
-        event = torch.cuda.Event() if self._is_pinned else None
+        event = torch.cuda.Event() if self._is_pinned else None  # type: ignore[no-untyped-call]
         if event is not None:
             event.record()
+        return Arrays(host, event, [(tensor.shape, tensor.dtype) for tensor in tensors])
 
-        def arrays() -> list[Array]:
-            if event is not None:
-                event.synchronize()
-            parts = host.split([len(each) for each in words])
-            return [
-                part.view(tensor.dtype).view(tensor.shape).numpy()
-                for part, tensor in zip(parts, tensors, strict=True)
-            ]
 
-        return arrays
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """Arrays on their way from the device, in one piece that is complete when `event` is."""
+
+    host: Tensor
+    event: torch.cuda.Event | None
+    forms: list[tuple[torch.Size, torch.dtype]]
+
+    def is_here(self) -> bool:
+        """Tell whether `get` would wait."""
+        return self.event is None or bool(self.event.query())  # type: ignore[no-untyped-call]
+
+    def get(self) -> list[Array]:
+        """Wait for the arrays."""
+        if self.event is not None:
+            self.event.synchronize()
+        parts = torch.split(self.host, [shape.numel() for shape, _ in self.forms])
+        return [
+            part.view(dtype).view(shape).numpy()
+            for part, (shape, dtype) in zip(parts, self.forms, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Arriving(Generic[ValueT_co]):
+    """What is made of arrays once they are here; see `core.executor.backend.Answer`."""
+
+    arrays: Arrays
+    make: Callable[[list[Array]], ValueT_co]
+
+    def is_here(self) -> bool:
+        """Tell whether `get` would wait."""
+        return self.arrays.is_here()
+
+    def get(self) -> ValueT_co:
+        """Wait for the arrays, and make it."""
+        return self.make(self.arrays.get())
 
 
 def packed_bytes(arrays: Sequence[Array]) -> int:

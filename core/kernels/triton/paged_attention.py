@@ -137,7 +137,7 @@ def attention_kernel(
         b_keys = tl.load(  # [PADDED_DIM, TILE_KEYS]
             p_keys[None, :] + o_dims[:, None], mask=m_keys[None, :] & m_dims[:, None], other=0.0
         )
-        scores = tl.dot(b_queries, b_keys) * factor
+        scores = tl.dot(b_queries, b_keys, input_precision="ieee") * factor
         if HAS_CAP:  # cap * tanh(x), where scores are 2 log2(e) x
             scores = cap * (1.0 - 2.0 / (1.0 + tl.exp2(scores)))
         age = o_positions[:, None] - o_keys[None, :]
@@ -155,7 +155,9 @@ def attention_kernel(
             mask=m_keys[:, None] & m_dims[None, :],
             other=0.0,
         )
-        b_out = tl.dot(weights.to(b_values.dtype), b_values, b_out * shrink[:, None])
+        b_out = tl.dot(  # float32, if that is the model's dtype, is not cut to 10 bits
+            weights.to(b_values.dtype), b_values, b_out * shrink[:, None], input_precision="ieee"
+        )
         best = higher
 
     b_out = b_out / tl.where(total == 0.0, 1.0, total)[:, None]
@@ -254,6 +256,9 @@ class TritonPagedAttention:
                 for units in self.cut(batch)
             ],
         )
+
+    def expect(self, cache: Tensor) -> None:
+        """Nothing is fetched ahead."""
 
     def cut(self, batch: AttentionBatch) -> list[WorkUnits]:
         """Return the units of a step, of each size of tile that it has."""

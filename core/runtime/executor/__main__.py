@@ -29,17 +29,24 @@ from ipc.heartbeat import HeartbeatState
 
 
 def executor_settings(
-    config: HeadraceConfig, card: ModelCard, cache: Path, rank: int, meeting_place: Path
+    config: HeadraceConfig,
+    card: ModelCard,
+    cache: Path,
+    replica: int,
+    rank: int,
+    meeting_place: Path,
 ) -> ExecutorSettings:
     """Return what an executor must be told; kernels are kept below the directory `cache`."""
     names = (
-        "dtype", "quantization", "replicas", "tensor_parallel", "threads", "max_model_len",
-        "max_num_batched_tokens", "block_size", "num_kv_blocks", "kv_memory_fraction",
-        "kv_memory_limit_bytes", "swap_memory_bytes", "simulated_step_us", "simulated_token_us",
+        "device", "dtype", "quantization", "replicas", "tensor_parallel", "threads",
+        "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "num_kv_blocks",
+        "kv_memory_fraction", "kv_memory_limit_bytes", "swap_memory_bytes", "simulated_step_us",
+        "simulated_token_us",
     )  # fmt: skip
     return ExecutorSettings(
         model_directory=Path(card.path),
         cache_directory=cache / "kernels",
+        device_index=replica * config.engine.tensor_parallel + rank,
         rank=rank,
         meeting_place=meeting_place,
         load_timeout_s=config.supervision.load_timeout_ms * NS_PER_MS / NS_PER_S,
@@ -56,7 +63,7 @@ def load_executor(
     meeting_place = child.run_directory.ranks(replica, child.epoch)
     executor = make_executor(
         config.engine.executor,
-        executor_settings(config, card, cache_directory(os.environ), rank, meeting_place),
+        executor_settings(config, card, cache_directory(os.environ), replica, rank, meeting_place),
         attach_rows(child, config)[replica],
         attach_arenas(child, config),
         clock,
@@ -90,7 +97,12 @@ def run(child: Child, clock: Clock) -> None:
     child.serving()
     supervision = config.supervision
     run_loop(
-        ExecutorLoop(executor, child.epoch, supervision.step_timeout_ms * NS_PER_MS),
+        ExecutorLoop(
+            executor,
+            child.epoch,
+            supervision.step_timeout_ms * NS_PER_MS,
+            config.engine.pipeline_depth,
+        ),
         channels,
         clock=clock,
         stamp=child.stamp,

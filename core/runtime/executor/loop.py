@@ -1,8 +1,9 @@
 """The executor's loop: reads plans, has them computed, sends the results.
 
-Owns: the order read → compute → send, and the promise in the heartbeat of how long a step may take.
-Never knows: what a step computes (`core.executor`) or why (`core.scheduler`). It never holds more
-than the plans that the scheduler allows to be in flight. Ranks beside the first compute the same
+Owns: the order read → launch → collect → send, and the promise in the heartbeat of how long a step
+may take. Never knows: what a step computes (`core.executor`) or why (`core.scheduler`). It never
+holds more than the plans that the scheduler allows to be in flight; a second one is launched while
+the first runs, where the executor can. Ranks beside the first compute the same
 plans under the same epoch, since their group is always started as one, and send nothing.
 
     a plan for another executor epoch   dropped: it was made for a predecessor
@@ -10,10 +11,11 @@ plans under the same epoch, since their group is always started as one, and send
     frames lost, or a plan unreadable   the process ends: a restart is the resynchronization
 """
 
+from collections import deque
 from collections.abc import Sequence
 
 from core.clock import NS_PER_MS, Clock
-from core.executor.protocol import Executor, ExecutorInfo
+from core.executor.protocol import Executor, ExecutorInfo, RunningStep
 from core.histogram import Histogram
 from core.runtime.executor.channels import ExecutorChannels
 from core.scheduler.frames import read_plan, result_parts
@@ -24,15 +26,22 @@ from ipc.heartbeat import HeartbeatState
 from ipc.pages import STEP_BUCKETS_S
 
 PUBLISH_NS = 50 * NS_PER_MS
+POLL_NS = NS_PER_MS  # between two looks at a step that runs while another plan may come
 
 
 class ExecutorLoop:
     """The loop of one executor process, under its `epoch`."""
 
-    def __init__(self, executor: Executor, epoch: int, step_timeout_ns: int) -> None:
+    def __init__(
+        self, executor: Executor, epoch: int, step_timeout_ns: int, pipeline_depth: int = 1
+    ) -> None:
+        """At most `pipeline_depth` steps are given to the executor before one is collected."""
         self._executor = executor
         self._epoch = epoch
         self._step_timeout_ns = step_timeout_ns
+        self._depth = pipeline_depth
+        self._running: deque[tuple[int, RunningStep]] = deque()  # when it was launched
+        self._looked_ns = 0
         self._scheduler_epoch = 0
         self._unsent: Sequence[Buffer] | None = None
         self._published_ns = 0
@@ -42,24 +51,24 @@ class ExecutorLoop:
         self.stale_frames = 0
 
     def step(self, channels: ExecutorChannels, clock: Clock) -> bool:
-        """Compute the oldest plan; or first send a result for which there was no room."""
+        """Give the executor a plan, send the result of one that is done; or first send a result for
+        which there was no room.
+        """
         if self._unsent is not None and not self._send(channels, self._unsent):
             return False
-        frame = channels.plans.receive()
-        if frame is None:
-            self._publish(channels.page, clock.now_ns())
-            return False
-        plan = read_plan(frame)
-        if plan.epoch == self._epoch:
-            self._compute(plan, channels, clock)
-        else:
-            self.stale_frames += 1
-            self._is_page_old = True
-        channels.plans.acknowledge()
-        return True
+        has_plan = len(self._running) < self._depth and self._take_up(channels, clock)
+        self._looked_ns = clock.now_ns()
+        if self._is_result_due():
+            self._collect(channels, clock)
+            return True
+        if not has_plan:
+            self._publish(channels.page, self._looked_ns)
+        return has_plan
 
     def next_timer_ns(self) -> int | None:
-        """Without a plan nothing is due but the page."""
+        """Without a plan nothing is due but the page, and a look at a step that runs."""
+        if self._running:
+            return self._looked_ns + POLL_NS
         return self._published_ns + PUBLISH_NS if self._is_page_old else None
 
     def state(self) -> HeartbeatState:
@@ -70,13 +79,43 @@ class ExecutorLoop:
         """Publish the page a last time, for whoever goes on from it."""
         self._show(channels.page, clock.now_ns())
 
-    def _compute(self, plan: StepPlan, channels: ExecutorChannels, clock: Clock) -> None:
+    def _take_up(self, channels: ExecutorChannels, clock: Clock) -> bool:
+        """Launch the oldest plan, if there is one."""
+        frame = channels.plans.receive()
+        if frame is None:
+            return False
+        plan = read_plan(frame)
+        if plan.epoch == self._epoch:
+            self._launch(plan, channels, clock)
+        else:
+            self.stale_frames += 1
+            self._is_page_old = True
+        channels.plans.acknowledge()
+        return True
+
+    def _launch(self, plan: StepPlan, channels: ExecutorChannels, clock: Clock) -> None:
         if plan.scheduler_epoch != self._scheduler_epoch:
             self._scheduler_epoch = plan.scheduler_epoch
             self._executor.forget_rows()
         now_ns = clock.now_ns()
         channels.stamp(HeartbeatState.BUSY, now_ns, now_ns + self._step_timeout_ns)
-        result = self._executor.execute(plan)
+        self._running.append((now_ns, self._executor.launch(plan)))
+
+    def _is_result_due(self) -> bool:
+        """Tell whether to wait for the oldest step: it is done, nothing else can be done, or it
+        takes so long that the loop must not look alive any longer.
+        """
+        if not self._running:
+            return False
+        launched_ns, step = self._running[0]
+        is_late = self._looked_ns - launched_ns > self._step_timeout_ns
+        return len(self._running) == self._depth or step.is_done() or is_late
+
+    def _collect(self, channels: ExecutorChannels, clock: Clock) -> None:
+        launched_ns, step = self._running.popleft()
+        if not step.is_done():
+            channels.stamp(HeartbeatState.BUSY, clock.now_ns(), launched_ns + self._step_timeout_ns)
+        result = step.collect()
         channels.stamp(HeartbeatState.IDLE, clock.now_ns())
         self._send(channels, result_parts(result))
         self._count(result)

@@ -23,9 +23,11 @@ from core.supervision.spec import ChildKind, ChildSpec
 from ipc.child import ChildSetup, child_command, inherited_fds, write_setup
 
 PASSED_ON = (
-    "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER",
-    "VIRTUAL_ENV", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME",
+    "CUDA_VISIBLE_DEVICES", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "PATH",
+    "TMPDIR", "TRITON_CACHE_DIR", "TZ", "USER", "VIRTUAL_ENV", "XDG_CACHE_HOME", "XDG_CONFIG_HOME",
+    "XDG_STATE_HOME",
 )  # fmt: skip
+FUSED_MULTIPLY_ADDS = {"TRITON_DEFAULT_FP_FUSION": "1"}  # as the kernels are compiled and proved
 SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -121,5 +123,5 @@ def child_environment(
     if spec.kind is ChildKind.EXECUTOR:
         engine = config.engine
         number = spec.index * engine.tensor_parallel + spec.rank
-        return base | openmp_environment(engine.threads, number)
+        return base | FUSED_MULTIPLY_ADDS | openmp_environment(engine.threads, number)
     return base | SINGLE_THREADED
