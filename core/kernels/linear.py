@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from core.kernels.matrix import LANES, Matrix, PackedMatrix
+from core.kernels.prefetch import Upcoming
 
 
 class Normed(Protocol):
@@ -145,26 +146,34 @@ class _Product(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("x", "norm", "weight", "bias", "other", "out")),
         *((name, ctypes.c_int32) for name in ("rows", "inputs", "columns")),
         ("epsilon", ctypes.c_float),
+        ("upcoming", ctypes.c_void_p),
     )
 
 
 class NativeProduct:
     """One packed weight and the C++ function that multiplies with it.
 
-    `kind` is `normed`, `add`, `silu`, `gelu` or `logits`; `bias` is float32 [columns].
+    `kind` is `normed`, `add`, `silu`, `gelu` or `logits`; `bias` is float32 [columns]. While it
+    computes it fetches what is `upcoming`.
     """
 
     def __init__(
-        self, library: ctypes.CDLL, kind: str, weight: PackedMatrix, bias: Tensor | None = None
+        self,
+        library: ctypes.CDLL,
+        kind: str,
+        weight: PackedMatrix,
+        bias: Tensor | None = None,
+        upcoming: Upcoming | None = None,
     ) -> None:
         self._function = getattr(library, f"headrace_{kind}_{weight.format}")
-        self._weight, self._bias = weight, bias
+        self._weight, self._bias, self._upcoming = weight, bias, upcoming
         self._out_dtype = torch.float32 if kind == "logits" else weight.dtype
         self._product = _Product(
             weight=weight.data.data_ptr(),
             bias=None if bias is None else bias.data_ptr(),
             inputs=weight.inputs,
             columns=weight.columns,
+            upcoming=None if upcoming is None else upcoming.address,
         )
         self._address = ctypes.addressof(self._product)
         self.num_bytes = weight.num_bytes + _bytes_of(bias)
@@ -201,9 +210,13 @@ class NativeNormed:
     """rms_norm(x)·Wᵀ + bias by `linear.cpp`."""
 
     def __init__(
-        self, library: ctypes.CDLL, weight: PackedMatrix, bias: Tensor | None = None
+        self,
+        library: ctypes.CDLL,
+        weight: PackedMatrix,
+        bias: Tensor | None = None,
+        upcoming: Upcoming | None = None,
     ) -> None:
-        self._product = NativeProduct(library, "normed", weight, bias)
+        self._product = NativeProduct(library, "normed", weight, bias, upcoming)
         self.num_bytes = self._product.num_bytes
 
     def __call__(self, x: Tensor, norm: Tensor | None, epsilon: float) -> Tensor:
@@ -215,9 +228,13 @@ class NativeResidual:
     """x·Wᵀ + bias + other by `linear.cpp`."""
 
     def __init__(
-        self, library: ctypes.CDLL, weight: PackedMatrix, bias: Tensor | None = None
+        self,
+        library: ctypes.CDLL,
+        weight: PackedMatrix,
+        bias: Tensor | None = None,
+        upcoming: Upcoming | None = None,
     ) -> None:
-        self._product = NativeProduct(library, "add", weight, bias)
+        self._product = NativeProduct(library, "add", weight, bias, upcoming)
         self.num_bytes = self._product.num_bytes
 
     def __call__(self, x: Tensor, other: Tensor) -> Tensor:
@@ -229,9 +246,13 @@ class NativeGated:
     """act(rms_norm(x)·Gᵀ) * (rms_norm(x)·Uᵀ) by `linear.cpp`; the weight is a `pack_pair`."""
 
     def __init__(
-        self, library: ctypes.CDLL, weight: PackedMatrix, activation: str = "silu"
+        self,
+        library: ctypes.CDLL,
+        weight: PackedMatrix,
+        activation: str = "silu",
+        upcoming: Upcoming | None = None,
     ) -> None:
-        self._product = NativeProduct(library, activation, weight)
+        self._product = NativeProduct(library, activation, weight, upcoming=upcoming)
         self.num_bytes = self._product.num_bytes
 
     def __call__(self, x: Tensor, norm: Tensor | None, epsilon: float) -> Tensor:

@@ -27,7 +27,7 @@ from pathlib import Path
 
 SOURCE_DIRECTORY = Path(__file__).parent
 SOURCES = ("paged_attention.cpp", "linear.cpp", "norm.cpp", "choice.cpp", "vocabulary.cpp")
-HEADERS = ("simd.h", "panels.h", "quantized.h")
+HEADERS = ("simd.h", "prefetch.h", "panels.h", "quantized.h")
 FLAGS = (
     "-std=c++17",
     "-O3",

@@ -18,6 +18,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from core.kernels.prefetch import Upcoming
+
 Int32Array = npt.NDArray[np.int32]
 
 MAX_TILE_ROWS = 12  # (token, query head) rows of one unit of work of the C++ kernel
@@ -109,6 +111,10 @@ class PagedAttention(Protocol):
         """Prepare what all layers of a step share."""
         ...
 
+    def expect(self, cache: Tensor) -> None:
+        """Be told that `cache` is the next one to be called with, so that it can be fetched."""
+        ...
+
     def __call__(self, qkv: Tensor, cache: Tensor) -> Tensor:
         """Write the step's keys and values into the layer's `cache` and return the attention.
 
@@ -155,6 +161,9 @@ class TorchPagedAttention:
     def begin(self, batch: AttentionBatch) -> None:
         """Prepare what all layers of a step share."""
         self._batch = batch
+
+    def expect(self, cache: Tensor) -> None:
+        """Nothing is fetched ahead."""
 
     def __call__(self, qkv: Tensor, cache: Tensor) -> Tensor:
         """Write and attend."""
@@ -239,11 +248,16 @@ class NativePagedAttention:
         cos_sin: Tensor,
         dtype: torch.dtype,
         rule: AttentionRule = PLAIN_RULE,
+        upcoming: Upcoming | None = None,
     ) -> None:
+        """What it reads next it says in `upcoming`, for products to fetch."""
         suffix = "bfloat16" if dtype == torch.bfloat16 else "float32"
         self._function = getattr(library, f"headrace_paged_attention_{suffix}")
         self._shape = shape
+        self._window = rule.window
         self._cos_sin = cos_sin
+        self._upcoming = Upcoming() if upcoming is None else upcoming
+        self._blocks_read = np.empty(0, dtype=np.int32)
         self._arrays: tuple[Int32Array, ...] = ()  # keeps the addresses of the step alive
         self._arguments = _Arguments(
             cos_sin=cos_sin.data_ptr(),
@@ -276,6 +290,11 @@ class NativePagedAttention:
         arguments.block_table_stride = batch.block_tables.shape[1]
         arguments.num_tokens = len(steps[0])
         arguments.num_units = len(units[0])
+        self._blocks_read = _blocks_read(batch, self._shape.block_size, self._window)
+
+    def expect(self, cache: Tensor) -> None:
+        """Let products fetch what this step reads of `cache`."""
+        self._upcoming.announce(cache, self._blocks_read)
 
     def __call__(self, qkv: Tensor, cache: Tensor) -> Tensor:
         """Write and attend."""
@@ -283,6 +302,7 @@ class NativePagedAttention:
         assert cache.is_contiguous(), "blocks must follow each other"
         shape = self._shape
         out = torch.empty(len(qkv), shape.num_heads * shape.head_dim, dtype=qkv.dtype)
+        self._upcoming.withdraw()
         arguments = self._arguments
         arguments.qkv = qkv.data_ptr()
         arguments.cache = cache.data_ptr()
@@ -307,3 +327,14 @@ def _work_units(num_rows: Int32Array, num_kv_heads: int) -> tuple[Int32Array, ..
     first_row = tile * MAX_TILE_ROWS
     rows = np.minimum(MAX_TILE_ROWS, num_rows[sequence] - first_row)
     return sequence, head.astype(np.int32), first_row.astype(np.int32), rows.astype(np.int32)
+
+
+def _blocks_read(batch: AttentionBatch, block_size: int, window: int) -> Int32Array:
+    """Return the blocks that the step's tokens see, each once, sequence after sequence."""
+    ends = batch.first_position + batch.num_tokens
+    first = np.maximum(batch.first_position - (window - 1), 0) if window else np.zeros_like(ends)
+    column = np.arange(batch.block_tables.shape[1])
+    is_read = (column >= (first // block_size)[:, None]) & (column * block_size < ends[:, None])
+    blocks = batch.block_tables[is_read]
+    places = np.sort(np.unique(blocks, return_index=True)[1])
+    return np.ascontiguousarray(blocks[places])

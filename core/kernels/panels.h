@@ -9,17 +9,16 @@
 //   Activations                        what x and the results are: Float32 or Bfloat16
 //   row_words, panel_words(inputs)     32-bit words of a row and of a panel
 //   interleave(product, tile, out)     rows of x -> words
-//   multiply<M>(rows, panel, inputs, sums)
+//   multiply<M>(rows, panel, inputs, fetcher, sums)
 #pragma once
 
 #include <memory>
 
-#include "simd.h"
+#include "prefetch.h"
 
 namespace headrace {
 
 constexpr int kPanel = 2 * kLanes;
-constexpr int kPrefetchSteps = 16;  // of 128 bytes: what one core has in flight from memory
 
 struct Product {
   const void* x;           // [rows, inputs]
@@ -32,6 +31,7 @@ struct Product {
   int32_t inputs;
   int32_t columns;         // of out
   float epsilon;
+  Upcoming* upcoming;      // fetched beside the weights, or null
 };
 
 struct Tile {  // rows of a product that are computed together
@@ -86,17 +86,22 @@ struct Plain {
 
   template <int M>
   [[gnu::always_inline]] static void multiply(const uint32_t* rows, const uint32_t* panel, int inputs,
-                                              Floats (&sums)[M][2]) {
-    tile_product<T, M, 2, 1, M, kPrefetchSteps>(rows, panel, kPanel, inputs / T::kPack, sums);
+                                              Fetcher& fetcher, Floats (&sums)[M][2]) {
+    constexpr int kStretch = 32;
+    for (int left = inputs / T::kPack; left > 0; left -= kStretch, rows += kStretch * M, panel += kStretch * kPanel) {
+      const int depth = left < kStretch ? left : kStretch;
+      tile_product<T, M, 2, 1, M>(rows, panel, kPanel, depth, sums, fetcher.stretch(depth));
+    }
   }
 };
 
 // sums [M][2] of one tile and one panel. A function of its own, inlined and unrolled throughout, or the sums are kept in
 // memory: measured 2.3 times as long for 128 rows. What is done with the sums is left outside: it is compiled once a row.
 template <class Format, int M>
-[[gnu::noinline]] void multiply_tile(const uint32_t* rows, const uint32_t* panel, int inputs, Floats (*out)[2]) {
+[[gnu::noinline]] void multiply_tile(const uint32_t* rows, const uint32_t* panel, int inputs, Fetcher& fetcher,
+                                    Floats (*out)[2]) {
   Floats sums[M][2] = {};
-  Format::template multiply<M>(rows, panel, inputs, sums);
+  Format::template multiply<M>(rows, panel, inputs, fetcher, sums);
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m) {
     out[m][0] = sums[m][0];
@@ -115,14 +120,17 @@ void multiply(const Product& p, int num_panels, const Finish& finish) {
 #pragma omp for schedule(static)
     for (int tile = 0; tile < tiles.count; ++tile)
       Format::interleave(p, tiles[tile], interleaved.get() + tiles.begin(tile) * row_words);
+    Fetcher fetcher(p.upcoming, panel_words * ptrdiff_t(sizeof(uint32_t)), tiles.count);
 #pragma omp for schedule(static)
     for (int panel = 0; panel < num_panels; ++panel) {
       const uint32_t* weight = p.weight + panel * panel_words;
+      fetcher.begin_panel(weight);
       for (int tile = 0; tile < tiles.count; ++tile) {
         const int first_row = tiles.begin(tile);
         const uint32_t* rows = interleaved.get() + first_row * row_words;
         Floats sums[kMaxTileRows][2];
-        with_tile_rows(tiles[tile].rows, [&](auto count) { multiply_tile<Format, count>(rows, weight, p.inputs, sums); });
+        with_tile_rows(tiles[tile].rows,
+                       [&](auto count) { multiply_tile<Format, count>(rows, weight, p.inputs, fetcher, sums); });
         for (int m = 0; m < tiles[tile].rows; ++m) finish(panel, first_row + m, sums[m][0], sums[m][1]);
       }
     }

@@ -32,15 +32,16 @@ inline Ints dot_bytes(Ints sums, Cells columns, uint32_t row) {
 
 struct Int8Weights {
   static constexpr int kGroupCells = 16;  // of four inputs
+  static constexpr int kSteps = kGroupCells;  // of a group, a row of the panel each
   static constexpr int kZero = 128;
   static constexpr ptrdiff_t kGroupWords = kGroupCells * kPanel;
   static constexpr ptrdiff_t kTailWords = kPanel;
 
   template <int M, int N>
-  [[gnu::always_inline]] static void accumulate(const uint32_t* rows, const uint32_t* panel, Ints (&sums)[M][N]) {
+  [[gnu::always_inline]] static void accumulate(const uint32_t* rows, const uint32_t* panel, const Fetch& fetch,
+                                                Ints (&sums)[M][N]) {
     for (int k = 0; k < kGroupCells; ++k, panel += kPanel) {
-#pragma GCC unroll 2
-      for (int n = 0; n < N; ++n) __builtin_prefetch(panel + kPrefetchSteps * kPanel + n * kLanes);
+      fetch(k);
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m)
 #pragma GCC unroll 2
@@ -54,17 +55,19 @@ struct Int8Weights {
 
 struct Int4Weights {
   static constexpr int kGroupCells = 8;
+  static constexpr int kSteps = kGroupCells / 2;
   static constexpr int kZero = 8;
   static constexpr ptrdiff_t kScaleWords = kPanel / 2;
   static constexpr ptrdiff_t kGroupWords = kGroupCells / 2 * kPanel + kScaleWords;
   static constexpr ptrdiff_t kTailWords = 0;
 
   template <int M, int N>
-  [[gnu::always_inline]] static void accumulate(const uint32_t* rows, const uint32_t* panel, Ints (&sums)[M][N]) {
+  [[gnu::always_inline]] static void accumulate(const uint32_t* rows, const uint32_t* panel, const Fetch& fetch,
+                                                Ints (&sums)[M][N]) {
     for (int k = 0; k < kGroupCells / 2; ++k, panel += kPanel) {
+      fetch(k);
 #pragma GCC unroll 2
       for (int n = 0; n < N; ++n) {
-        __builtin_prefetch(panel + kPrefetchSteps * kPanel + n * kLanes);
         const Cells both = load<Cells>(panel + n * kLanes), low = both & 0x0f0f0f0fu, high = (both >> 4) & 0x0f0f0f0fu;
 #pragma GCC unroll 16
         for (int m = 0; m < M; ++m) {
@@ -125,17 +128,19 @@ struct Quantized {
   }
 
   template <int M>
-  [[gnu::always_inline]] static void multiply(const uint32_t* rows, const uint32_t* panel, int inputs, Floats (&sums)[M][2]) {
+  [[gnu::always_inline]] static void multiply(const uint32_t* rows, const uint32_t* panel, int inputs,
+                                              Fetcher& fetcher, Floats (&sums)[M][2]) {
     if constexpr (M <= kWideRows) {
-      multiply_columns<M, 2>(rows, panel, groups(inputs), 0, sums);
+      multiply_columns<M, 2>(rows, panel, groups(inputs), 0, fetcher, sums);
     } else {
-      multiply_columns<M, 1>(rows, panel, groups(inputs), 0, sums);
-      multiply_columns<M, 1>(rows, panel, groups(inputs), 1, sums);
+      multiply_columns<M, 1>(rows, panel, groups(inputs), 0, fetcher, sums);
+      multiply_columns<M, 1>(rows, panel, groups(inputs), 1, fetcher, sums);
     }
   }
 
   template <int M, int N>
-  [[gnu::always_inline]] static void multiply_columns(const uint32_t* rows, const uint32_t* panel, int groups, int first, Floats (&sums)[M][2]) {
+  [[gnu::always_inline]] static void multiply_columns(const uint32_t* rows, const uint32_t* panel, int groups,
+                                                      int first, Fetcher& fetcher, Floats (&sums)[M][2]) {
     Floats totals[M][N] = {};
     for (int group = 0; group < groups; ++group, panel += Weights::kGroupWords, rows += kRowWords * M) {
       const uint32_t* scales = rows + Weights::kGroupCells * M;
@@ -144,7 +149,7 @@ struct Quantized {
       for (int m = 0; m < M; ++m)
 #pragma GCC unroll 2
         for (int n = 0; n < N; ++n) integers[m][n] = Ints{} + int32_t(scales[M + m]);
-      Weights::template accumulate<M, N>(rows, panel + first * kLanes, integers);
+      Weights::template accumulate<M, N>(rows, panel + first * kLanes, fetcher.stretch(Weights::kSteps), integers);
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m)
 #pragma GCC unroll 2

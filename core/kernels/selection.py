@@ -7,7 +7,7 @@ Never knows: layers or weights beyond their sizes.
 import ctypes
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -55,6 +55,7 @@ from core.kernels.paged_attention import (
     PagedAttention,
     TorchPagedAttention,
 )
+from core.kernels.prefetch import Upcoming
 from core.kernels.vocabulary import (
     PackedVocabulary,
     PlainVocabulary,
@@ -72,6 +73,7 @@ class Kernels:
     library: ctypes.CDLL | None
     dtype: torch.dtype
     quantization: Quantization | None = None
+    upcoming: Upcoming = field(default_factory=Upcoming, repr=False, compare=False)
 
     @property
     def path(self) -> str:
@@ -91,13 +93,15 @@ class Kernels:
         """Return the product rms_norm(x)·Wᵀ + bias with `weight` [out, in]."""
         if self.library is None:
             return TorchNormed(make_matrix(weight, self.quantization), bias)
-        return NativeNormed(self.library, pack_matrix(weight, self.quantization), bias)
+        packed = pack_matrix(weight, self.quantization)
+        return NativeNormed(self.library, packed, bias, self.upcoming)
 
     def residual(self, weight: Tensor, bias: Tensor | None = None) -> Residual:
         """Return the product x·Wᵀ + bias + other with `weight` [out, in]."""
         if self.library is None:
             return TorchResidual(make_matrix(weight, self.quantization), bias)
-        return NativeResidual(self.library, pack_matrix(weight, self.quantization), bias)
+        packed = pack_matrix(weight, self.quantization)
+        return NativeResidual(self.library, packed, bias, self.upcoming)
 
     def partial(self, weight: Tensor) -> Partial:
         """Return the product x·Wᵀ in float32 with `weight` [out, some of the inputs]."""
@@ -110,7 +114,8 @@ class Kernels:
         if self.library is None:
             gate_matrix, up_matrix = (make_matrix(one, self.quantization) for one in (gate, up))
             return TorchGated(gate_matrix, up_matrix, activation)
-        return NativeGated(self.library, pack_pair(gate, up, self.quantization), activation)
+        packed = pack_pair(gate, up, self.quantization)
+        return NativeGated(self.library, packed, activation, self.upcoming)
 
     def norm_add(self, norm: Tensor, epsilon: float) -> NormAdd:
         """Return other + rms_norm(x) with `norm` float32 [size]."""
@@ -146,7 +151,7 @@ class Kernels:
         """Return the attention; `cos_sin` float32 [positions, head_dim]."""
         if self.library is None:
             return TorchPagedAttention(shape, cos_sin, rule)
-        return NativePagedAttention(self.library, shape, cos_sin, self.dtype, rule)
+        return NativePagedAttention(self.library, shape, cos_sin, self.dtype, rule, self.upcoming)
 
 
 def select_kernels(

@@ -113,6 +113,7 @@ struct Float32 {
   static void put(Element* to, float x) { *to = x; }
   static Floats get16(const Element* x) { return load<Floats>(x); }
   static void put16(Element* to, Floats v) { store(to, v); }
+  static void put16_part(Element* cells, int, const Element* x) { store(cells, load<Floats>(x)); }
   static Cells first_only(Cells cells) { return cells; }
   static Floats exp(Floats x) { return exp_nonpositive(x); }
   static Floats multiply_add(Floats sum, Cells column, uint32_t row) {
@@ -135,6 +136,16 @@ struct Bfloat16 {
     std::memcpy(to, &halves, sizeof halves);
 #else
     for (int i = 0; i < kLanes; ++i) to[i] = to_bf16(v[i]);
+#endif
+  }
+  // 16 numbers into the first or second halves of 16 cells. The other halves are not touched: they may be another thread's.
+  static void put16_part(Element* cells, int part, const Element* x) {
+#if defined(__AVX512BW__)
+    typedef uint16_t Halves __attribute__((vector_size(32)));
+    const Cells wide = __builtin_convertvector(load<Halves>(x), Cells) << (16 * part);
+    _mm512_mask_storeu_epi16(cells, part ? 0xaaaaaaaau : 0x55555555u, (__m512i)wide);
+#else
+    for (int i = 0; i < kLanes; ++i) cells[2 * i + part] = x[i];
 #endif
   }
   static Cells first_only(Cells cells) { return cells & 0xffffu; }  // zero the odd numbers
@@ -160,20 +171,24 @@ inline float norm_factor(const typename T::Element* x, int size, float epsilon) 
   return 1.f / std::sqrt(sum(squares) / size + epsilon);
 }
 
+struct FetchNothing {
+  void operator()(int) const {}
+};
+
 // acc[M rows][N * 16 columns] += rows[M][depth] * panel[depth][columns], in cells.
 // Row m's cell k lies at rows[m * kRowStride + k * kDepthStride], column cells of step k at panel[k * panel_stride].
-// kPrefetch > 0: the panel comes from memory, fetch it so many steps ahead.
-template <class T, int M, int N, int kRowStride, int kDepthStride, int kPrefetch = 0>
+// Each further pair of columns lies pair_stride behind the one before it. fetch(k) is called in every step: there memory
+// that is read later can be asked for.
+template <class T, int M, int N, int kRowStride, int kDepthStride, class Fetch = FetchNothing>
 [[gnu::always_inline]] inline void tile_product(const uint32_t* rows, const uint32_t* panel,
                                                 ptrdiff_t panel_stride, int depth,
-                                                Floats (&acc)[M][N]) {
+                                                Floats (&acc)[M][N], const Fetch& fetch = {},
+                                                ptrdiff_t pair_stride = 2 * kLanes) {
   for (int k = 0; k < depth; ++k) {
     Cells columns[N];
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) {
-      columns[n] = load<Cells>(panel + n * kLanes);
-      if (kPrefetch) __builtin_prefetch(panel + kPrefetch * panel_stride + n * kLanes);
-    }
+    for (int n = 0; n < N; ++n) columns[n] = load<Cells>(panel + n / 2 * pair_stride + n % 2 * kLanes);
+    fetch(k);
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       const uint32_t row = rows[m * kRowStride];

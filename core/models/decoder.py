@@ -63,13 +63,20 @@ class Decoder:
         x = self.weights.embedding.embed(token_ids)
         if self._embedding_scale != 1.0:
             x *= self._embedding_scale
-        for layer, attention, cache in zip(
-            self.weights.layers, self._layer_attentions, caches, strict=True
+        self._expect(0, caches)
+        for index, (layer, attention, cache) in enumerate(
+            zip(self.weights.layers, self._layer_attentions, caches, strict=True)
         ):
-            qkv = layer.qkv(x, layer.input_norm, epsilon)
-            x = layer.out(attention(qkv, cache), x)
+            attended = attention(layer.qkv(x, layer.input_norm, epsilon), cache)
+            self._expect(index + 1, caches)
+            x = layer.out(attended, x)
             x = layer.down(layer.gate_up(x, layer.mlp_norm, epsilon), x)
         return x
+
+    def _expect(self, layer: int, caches: Sequence[Tensor]) -> None:
+        """Say which cache is read next, if there is one: products fetch it while they compute."""
+        if layer < len(caches):
+            self._layer_attentions[layer].expect(caches[layer])
 
     @property
     def attentions(self) -> tuple[PagedAttention, ...]:
