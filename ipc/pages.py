@@ -9,7 +9,7 @@ readers of another version are refused.
 
 import numpy as np
 
-PAGE_VERSION = 6
+PAGE_VERSION = 7
 MAX_PAGE_REPLICAS = 8
 MAX_PAGE_TOKENIZERS = 8
 MAX_PAGE_TENANTS = 256  # the rest is summed in the first row, named `_other`
@@ -234,7 +234,12 @@ EXECUTOR_PAGE = np.dtype(
         # Measured at the start, ns: a step, a token, a pair, a decode's context token, a decode.
         ("cost_basis", np.float64, (5,)),
         ("threads", np.int32),
-        ("kernel_path", "S32"),  # which attention path was taken: "cpp", "torch"
+        ("gpu_known", np.int32),  # 1 = the next four are what its GPU said with the last steps
+        ("gpu_utilization", np.float64),  # share of the time, 0 to 1
+        ("gpu_memory_used_bytes", np.uint64),
+        ("gpu_power_watts", np.float64),
+        ("gpu_temperature_celsius", np.float64),
+        ("kernel_path", "S32"),  # which kernels: "cpp", "torch", "triton"
         ("device_name", "S64"),
         ("model", "S128"),
     ]

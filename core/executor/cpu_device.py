@@ -17,7 +17,7 @@ from core.executor.device import DTYPES, block_bytes
 from core.executor.kv_budget import KvDemand, free_memory_bytes
 from core.executor.kv_pool import SwapSpace, allocate_kv_pool
 from core.executor.model_runner import LOGITS_BYTES_MAX
-from core.executor.protocol import ExecutorSettings
+from core.executor.protocol import NO_READINGS, DeviceReadings, ExecutorSettings
 from core.executor.threads import available_cores, resolve_threads
 from core.kernels.matrix import QUANTIZATIONS
 from core.kernels.selection import Kernels, select_kernels
@@ -45,6 +45,10 @@ class CpuDevice:
     def facts(self) -> tuple[object, ...]:
         """The CPU and how it is shared."""
         return self.name, available_cores(), self.threads, self._settings.replicas
+
+    def readings(self, now_ns: int) -> DeviceReadings:
+        """The machine's own tools tell more."""
+        return NO_READINGS
 
     def loading(self) -> AbstractContextManager[None]:
         """The kernel lets nobody know that memory is short."""

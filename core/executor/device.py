@@ -14,7 +14,7 @@ from torch import Tensor
 
 from core.executor.backend import Backend
 from core.executor.kv_budget import KvDemand
-from core.executor.protocol import ExecutorSettings
+from core.executor.protocol import DeviceReadings, ExecutorSettings
 from core.kernels.kernel_set import KernelSet
 from core.models.decoder import Decoder
 from core.models.decoder_config import DecoderConfig
@@ -54,6 +54,10 @@ class Device(Protocol):
     @property
     def facts(self) -> tuple[object, ...]:
         """What the costs of steps depend on, besides model and settings."""
+        ...
+
+    def readings(self, now_ns: int) -> DeviceReadings:
+        """Return how it is, as far as it tells."""
         ...
 
     def loading(self) -> AbstractContextManager[None]:

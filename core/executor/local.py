@@ -79,6 +79,7 @@ class LocalExecutor:
         self._spans = spans
         self._clock = clock
         self._open_device = open_device
+        self._device: Device | None = None
         self._runner: ModelRunner | None = None
         self._swap_space: SwapCopies | None = None
         self._finished_ns = 0
@@ -87,7 +88,7 @@ class LocalExecutor:
     def load(self) -> ExecutorInfo:
         """Load the model, allocate the KV pool, run one warm-up step."""
         settings, ranks = self._settings, ranks_of(self._settings)
-        device = self._open_device(settings)
+        device = self._device = self._open_device(settings)
         free_bytes = device.free_bytes()
         with torch.inference_mode(), device.loading():
             model, kernels = self._load_model(device, ranks)
@@ -145,8 +146,10 @@ class LocalExecutor:
             self._runner.forget_rows()
 
     def statistics(self) -> ExecutorStatistics:
-        """Return counters."""
-        return self._statistics
+        """Return counters, and how the device is."""
+        if self._device is None:
+            return self._statistics
+        return replace(self._statistics, device=self._device.readings(self._clock.now_ns()))
 
     def _load_model(self, device: Device, ranks: Ranks) -> tuple[Decoder, KernelSet]:
         settings = self._settings

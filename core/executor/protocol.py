@@ -65,14 +65,29 @@ class ExecutorInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceReadings:
+    """What a device says of itself, all zero where `is_known` is False."""
+
+    is_known: bool = False
+    utilization: float = 0.0  # share of the time in which it computed anything, 0 to 1
+    memory_used_bytes: int = 0  # by whomever
+    power_watts: float = 0.0
+    temperature_celsius: float = 0.0
+
+
+NO_READINGS = DeviceReadings()
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutorStatistics:
-    """Counters since `load`."""
+    """Counters since `load`, and how the device is."""
 
     steps: int
     tokens: int  # computed positions
     sampled_tokens: int
     row_errors: int
     busy_ns: int  # time inside `execute`
+    device: DeviceReadings = NO_READINGS
 
     def after(self, num_tokens: int, result: StepResult) -> "ExecutorStatistics":
         """Return the counters one step of so many computed positions later."""

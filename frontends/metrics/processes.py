@@ -45,6 +45,24 @@ EXECUTOR = (
     Shown(gauge("headrace_executor_kv_bytes", "KV pool.", "process"), "kv_bytes"),
     Shown(gauge("headrace_executor_threads", "Compute threads.", "process"), "threads"),
 )
+EXECUTOR_GPU = (  # of executors whose GPU tells
+    Shown(
+        gauge("headrace_executor_gpu_utilization", "Share of time its GPU computed.", "process"),
+        "gpu_utilization",
+    ),
+    Shown(
+        gauge("headrace_executor_gpu_memory_used_bytes", "Memory in use on its GPU.", "process"),
+        "gpu_memory_used_bytes",
+    ),
+    Shown(
+        gauge("headrace_executor_gpu_power_watts", "Power its GPU takes.", "process"),
+        "gpu_power_watts",
+    ),
+    Shown(
+        gauge("headrace_executor_gpu_temperature_celsius", "Temperature of its GPU.", "process"),
+        "gpu_temperature_celsius",
+    ),
+)
 EXECUTOR_STEP_TIME = ShownHistogram(
     histogram("headrace_executor_step_time_seconds", "Computing a step.", "process"),
     "step_time",
@@ -131,6 +149,7 @@ FAMILIES = (
 )  # fmt: skip
 EXECUTOR_FAMILIES = (
     *(each.family for each in EXECUTOR),
+    *(each.family for each in EXECUTOR_GPU),
     EXECUTOR_STEP_TIME.family,
     EXECUTOR_INFO,
 )
@@ -146,6 +165,8 @@ def add_workers(out: Exposition, boards: Boards) -> None:
     ):  # fmt: skip
         add_fields(out, table, labelled(boards.of_kind(kind)))
     executors = labelled(boards.of_kind("executor"))
+    with_gpu = [(labels, row) for labels, row in executors if row["gpu_known"]]
+    add_fields(out, EXECUTOR_GPU, with_gpu)
     add_histograms(out, (EXECUTOR_STEP_TIME,), executors)
     texts = ("kernel_path", "device_name", "model")
     out.add(

@@ -52,7 +52,7 @@ def tokens(directory: Path, path: str) -> list[int]:
 
 def main(directory: Path) -> None:
     """Import, then run both."""
-    sys.meta_path.insert(0, Refuse)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Refuse)
     importlib.import_module("core.executor.model_runner")
     imported = [name for room in ROOMS for name in import_all(room)]
     sys.stdout.write(f"{len(imported)}\n")

@@ -20,9 +20,10 @@ from core.executor.device import DTYPES, block_bytes
 from core.executor.gpu.backend import TritonBackend
 from core.executor.gpu.decode_graphs import CudaCapture, buckets
 from core.executor.gpu.swap_space import DeviceSwapSpace
+from core.executor.gpu.telemetry import open_telemetry
 from core.executor.kv_budget import KvDemand, free_memory_bytes
 from core.executor.model_runner import LOGITS_BYTES_MAX
-from core.executor.protocol import ExecutorSettings
+from core.executor.protocol import NO_READINGS, DeviceReadings, ExecutorSettings
 from core.executor.step_timing import StepShape, run_step
 from core.kernels.triton.kernel_set import TritonKernels
 from core.kernels.triton.work_units import NARROW_ROWS
@@ -42,6 +43,7 @@ class GpuDevice:
         self._settings = settings
         self._device = device
         self.name = name
+        self._telemetry = open_telemetry(device) if self.is_cuda else None
 
     @classmethod
     def on_cuda(cls, settings: ExecutorSettings) -> "GpuDevice":
@@ -73,6 +75,10 @@ class GpuDevice:
     def make_kernels(self, config: DecoderConfig) -> TritonKernels:
         """Return the Triton kernels."""
         return TritonKernels(self._device, DTYPES[self._settings.dtype])
+
+    def readings(self, now_ns: int) -> DeviceReadings:
+        """Return what NVML tells."""
+        return NO_READINGS if self._telemetry is None else self._telemetry.readings(now_ns)
 
     @contextmanager
     def loading(self) -> Iterator[None]:

@@ -145,6 +145,12 @@ class ExecutorLoop:
         page["tokens"] = before["tokens"] + statistics.tokens
         page["stale_frames"] = before["stale_frames"] + self.stale_frames
         page["last_step_ns"] = self._last_step_ns
+        device = statistics.device
+        page["gpu_known"] = device.is_known
+        page["gpu_utilization"] = device.utilization
+        page["gpu_memory_used_bytes"] = device.memory_used_bytes
+        page["gpu_power_watts"] = device.power_watts
+        page["gpu_temperature_celsius"] = device.temperature_celsius
         self._step_time.fill(page["step_time"])
         page["step_time"]["counts"] += before["step_time"]["counts"]
         page["step_time"]["sum"] += before["step_time"]["sum"]
