@@ -10,6 +10,7 @@ import asyncio
 import difflib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 
 from core.errors import StateError
 from frontends.admin import taken_over, views
@@ -29,14 +30,23 @@ from ipc.messages import ControlCall, ControlReply
 
 logger = logging.getLogger(__name__)
 
-ANSWER_TIMEOUT_S = 0.06
-SILENT_TIMEOUT_S = 0.005  # for a process that has been silent for `views.STALE_S` already
-TAKE_OVER_TIMEOUT_S = 0.025
 LOOK_INTERVAL_S = 0.002
 
 Args = Mapping[str, object]
 BoardView = Callable[[Boards, Args], views.Record]
 OwnAnswer = Callable[[Args], Awaitable[views.Record]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """For how long a command waits for others, s; all in all less than 100 ms."""
+
+    answer_s: float = 0.06
+    silent_s: float = 0.005  # for a process that has been silent for `views.STALE_S` already
+    take_over_s: float = 0.025
+
+
+BOUNDS = Bounds()
 
 
 class Handlers:
@@ -51,6 +61,7 @@ class Handlers:
         board_views: Mapping[str, BoardView],
         own_answers: Mapping[str, OwnAnswer],
         trail: Trail,
+        bounds: Bounds = BOUNDS,
     ) -> None:
         """`board_views` answers a command from the board: always, or when its process is silent;
         `own_answers` those that the worker carries out itself.
@@ -61,6 +72,7 @@ class Handlers:
         self._board_views = board_views
         self._own_answers = own_answers
         self._trail = trail
+        self._bounds = bounds
 
     def refuse(self, call: ControlCall, refusal: Refusal) -> ControlReply:
         """Return the answer to a caller without the right key."""
@@ -68,7 +80,7 @@ class Handlers:
         return failure(call, refusal.code, refusal.message)
 
     async def execute(self, call: ControlCall) -> ControlReply:
-        """Return the answer to an authorized call, about `ANSWER_TIMEOUT_S` later at the latest."""
+        """Return the answer to an authorized call, at the end of the bounds at the latest."""
         command = self._commands.get(call.command)
         if command is None:
             reply = failure(call, ReplyCode.UNKNOWN_COMMAND, self._unknown(call.command[:64]))
@@ -111,7 +123,7 @@ class Handlers:
             return failure(call, ReplyCode.STOPPING, message)
         sent = ControlCall(call.call_id, command.name, dict(args), actor=call.actor)
         is_silent = taken_over.silence_s(boards, command.destination) > views.STALE_S
-        timeout_s = SILENT_TIMEOUT_S if is_silent else ANSWER_TIMEOUT_S
+        timeout_s = self._bounds.silent_s if is_silent else self._bounds.answer_s
         try:
             reply = await self._peers[command.destination].call(sent, timeout_s)
         except (NotDeliveredError, NotConfirmedError) as fault:
@@ -131,7 +143,7 @@ class Handlers:
         """Wait, within a bound, until all go by what was changed, and say who does not."""
         if not taken_over.is_taken_over(result):
             return {}
-        until_s = asyncio.get_running_loop().time() + TAKE_OVER_TIMEOUT_S
+        until_s = asyncio.get_running_loop().time() + self._bounds.take_over_s
         while True:
             progress, is_done = taken_over.progress(self._read_boards(), result)
             if is_done or asyncio.get_running_loop().time() >= until_s:
@@ -161,7 +173,7 @@ class Handlers:
         since = (
             f"has been silent for {silent_s:.1f} s"
             if silent_s > views.STALE_S
-            else f"has not answered within {ANSWER_TIMEOUT_S * 1000:.0f} ms"
+            else f"has not answered within {self._bounds.answer_s * 1000:.0f} ms"
         )
         message = f"{command.name} was handed to {who}, which {since} ({last_step}): " + (
             "only it can answer, try again"

@@ -24,7 +24,7 @@ from ipc.directory import DirectorySnapshot, DirectoryTenant
 from ipc.messages import ControlCall, ControlReply
 from tests.support.async_http import Reply, request
 from tests.support.boards import healthy, page, scheduler_fields
-from tests.support.control_rig import Answer, ControlRig, control_rig
+from tests.support.control_rig import Answer, ControlRig, control_rig, never
 
 ADMIN, TENANT = "hr-admin-1", "hr-tenant-1"
 OPEN = ("/health", "/health/live", "/health/ready", "/health/progress", "/version")
@@ -47,10 +47,6 @@ SNAPSHOT = DirectorySnapshot(
 def confirm(call: ControlCall) -> ControlReply:
     """Answer as a scheduler that carries everything out."""
     return ControlReply(call.call_id, {"cancelled": 2}, step=9)
-
-
-def never(call: ControlCall) -> None:
-    """Answer as a scheduler that is stopped."""
 
 
 def make_app(rig: ControlRig) -> AdminApp:

@@ -18,7 +18,7 @@ from ipc.control.registry import COMMANDS
 from ipc.directory import DirectorySnapshot, DirectoryTenant
 from ipc.messages import ControlCall, ControlReply
 from ipc.ports import Context, RouterPort
-from tests.support.control_rig import CALLS, REPLIES, ControlRig, connect, control_rig
+from tests.support.control_rig import CALLS, REPLIES, ControlRig, connect, control_rig, never
 
 ADMIN, TENANT = "hr-admin-1", "hr-tenant-1"
 
@@ -42,10 +42,6 @@ Body = Callable[[ControlRig, Client, Served], Awaitable[None]]
 def confirm(call: ControlCall) -> ControlReply:
     """Answer as a scheduler that carries everything out."""
     return ControlReply(call.call_id, {"done": True})
-
-
-def never(call: ControlCall) -> None:
-    """Answer as a scheduler that is stopped."""
 
 
 def at_the_door(

@@ -18,7 +18,7 @@ from ipc.control.declaration import ReplyCode
 from ipc.messages import ControlCall, ControlReply
 from tests.support.boards import NOW_NS, beat, page, replica_fields, scheduler_fields
 from tests.support.boards import healthy as healthy_boards
-from tests.support.control_rig import Answer, ControlRig, control_rig
+from tests.support.control_rig import Answer, ControlRig, control_rig, never
 
 CANCEL = ControlCall(7, "cancel", {"tenant": "acme"}, key="secret", actor="ctl me")
 
@@ -38,10 +38,6 @@ def run(
 def confirm(call: ControlCall) -> ControlReply:
     """Answer as a scheduler that carries everything out."""
     return ControlReply(call.call_id, {"cancelled": 2}, step=41)
-
-
-def never(call: ControlCall) -> None:
-    """Answer as a scheduler that is stopped."""
 
 
 def test_a_confirmed_change_comes_back_with_its_result_and_step(socket_directory: Path) -> None:
@@ -95,7 +91,7 @@ def test_a_late_confirmation_is_written_down(socket_directory: Path) -> None:
 
     async def ask(rig: ControlRig) -> ControlReply:
         reply = await rig.handlers.execute(CANCEL)
-        rig.scheduler.answer_late({"cancelled": 1})
+        await rig.scheduler.answer_late({"cancelled": 1})
         await rig.handlers.execute(CANCEL)  # its answer would come after the late one
         return reply
 

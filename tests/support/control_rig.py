@@ -12,7 +12,7 @@ from pathlib import Path
 
 import zmq
 
-from frontends.admin.handlers import Handlers
+from frontends.admin.handlers import BOUNDS, Bounds, Handlers
 from frontends.admin.peers import Peer
 from frontends.admin.trail import Trail
 from frontends.admin.views import Record, requests_from_board
@@ -27,8 +27,13 @@ from tests.support.boards import NOW_NS, healthy
 
 Answer = Callable[[ControlCall], ControlReply | None]
 
+PATIENT = Bounds(answer_s=60.0)  # however busy the machine is, an answer comes
 CALLS: Codec[ControlCall] = Codec(ControlCall)
 REPLIES: Codec[ControlReply] = Codec(ControlReply)
+
+
+def never(call: ControlCall) -> None:
+    """Answer as a process that is stopped."""
 
 
 class StoppedClock:
@@ -49,7 +54,7 @@ class ScriptedExecutor:
         port: RouterPort[ControlCall, ControlReply] = RouterPort(context, url, CALLS, REPLIES)
         self._port = AsyncPort(port)
         self._answer = answer
-        self._unanswered: list[tuple[bytes, ControlCall]] = []
+        self._unanswered: asyncio.Queue[tuple[bytes, ControlCall]] = asyncio.Queue()
         self.calls: list[ControlCall] = []
 
     async def run(self) -> None:
@@ -59,13 +64,13 @@ class ScriptedExecutor:
                 self.calls.append(received.message)
                 reply = self._answer(received.message)
                 if reply is None:
-                    self._unanswered.append((received.peer, received.message))
+                    self._unanswered.put_nowait((received.peer, received.message))
                 else:
                     self._port.send_nowait(reply, received.peer)
 
-    def answer_late(self, result: Mapping[str, object]) -> None:
-        """Answer the oldest call that was left open."""
-        peer, call = self._unanswered.pop(0)
+    async def answer_late(self, result: Mapping[str, object]) -> None:
+        """Answer the oldest call that is left open."""
+        peer, call = await self._unanswered.get()
         self._port.send_nowait(ControlReply(call.call_id, dict(result), step=5), peer)
 
     def close(self) -> None:
@@ -103,6 +108,7 @@ class ControlRig:
             board_views={"status": status_view, "requests": requests_view},
             own_answers={},
             trail=self.trail,
+            bounds=BOUNDS if answer is never else PATIENT,
         )
 
     def close(self) -> None:
@@ -119,7 +125,7 @@ def connect(context: Context, url: str) -> AsyncPort[ControlReply, ControlCall]:
         context, url, b"admin.0.1", REPLIES, CALLS
     )
     if Path(url.removeprefix("ipc://")).exists():
-        assert dealer.socket.poll(5000, zmq.POLLOUT), f"no connection to {url}"
+        assert dealer.socket.poll(60_000, zmq.POLLOUT), f"no connection to {url}"
     return AsyncPort(dealer)
 
 
