@@ -164,7 +164,7 @@ def test_a_trace_goes_into_a_file(engine: FakeEngine, tmp_path: Path) -> None:
     assert json.loads(run.out) == {
         "file": str(path), "num_requests": 2, "num_missed": 0, "machine": "",
     }  # fmt: skip
-    assert [call.args for call in worker.calls] == [{}, {"first": 1}, {"first": BEYOND}]
+    assert [call.args for call in worker.calls] == [{}, {"first": 1, "limit": 1}, {"first": BEYOND}]
     assert len(path.read_text().splitlines()) == 3
 
 
