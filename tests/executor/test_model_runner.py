@@ -307,7 +307,7 @@ def test_min_tokens_hold_back_end_and_stop_tokens(
     end = read_model_config(directory).eos_token_ids[0]
     driver = make_driver()
     wish: dict[str, Any] = {"num_logit_bias": 2, "logit_bias_ids": [end, 77] + [0] * 298}
-    wish["logit_bias_values"] = [100.0, 99.0] + [0.0] * 298
+    wish["logit_bias_values"] = [100.0, 90.0] + [0.0] * 298
     stops: dict[str, Any] = {"num_stop_token_ids": 1, "stop_token_ids": [77] + [0] * 15}
     sequence = driver.add([4, 5, 6], 4, min_tokens=2, **wish, **stops)
     driver.finish([sequence])
