@@ -6,7 +6,7 @@ each with its length in front, so no two namespaces can share a name and no clie
 predict one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
 
@@ -38,11 +38,16 @@ def block_digest(secret: bytes, parent: bytes, token_ids: npt.NDArray[np.int32])
 
 def chain_digests(
     secret: bytes, parent: bytes, token_ids: npt.NDArray[np.int32], block_size: int
-) -> Iterator[bytes]:
-    """Yield the name of each full block of `token_ids` (int32[n]), the first behind `parent`."""
+) -> list[bytes]:
+    """Return the name of each full block of `token_ids` (int32[n]), the first behind `parent`."""
+    keyed, digests = _block_hasher(secret), list[bytes]()
     for start in range(0, len(token_ids) - block_size + 1, block_size):
-        parent = block_digest(secret, parent, token_ids[start : start + block_size])
-        yield parent
+        hasher = keyed.copy()
+        hasher.update(parent)
+        hasher.update(token_ids[start : start + block_size].data)
+        parent = hasher.digest()
+        digests.append(parent)
+    return digests
 
 
 def join_digests(digests: Sequence[bytes]) -> bytes:

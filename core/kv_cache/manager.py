@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from core.kv_cache.block_pool import NO_BLOCK, BlockPool
-from core.kv_cache.digest import block_digest, namespace_digest
+from core.kv_cache.digest import chain_digests, namespace_digest
 from core.kv_cache.host_pool import HostPool
 from core.kv_cache.prefix_cache import PrefixCache
 from core.request import Request
@@ -243,12 +243,9 @@ class KVCacheManager:
     def _extend_digests(self, request: Request, num_blocks: int) -> None:
         """Name the first `num_blocks` blocks; those of the prompt usually came with the request."""
         digests, size = request.block_digests, self._block_size
-        while len(digests) < num_blocks:
-            parent = digests[-1] if digests else self._namespace(request)
-            start = len(digests) * size
-            digests.append(
-                block_digest(self._secret, parent, request.token_ids[start : start + size])
-            )
+        parent = digests[-1] if digests else self._namespace(request)
+        ids = request.token_ids[len(digests) * size : num_blocks * size]
+        digests += chain_digests(self._secret, parent, ids, size)
 
     def _namespace(self, request: Request) -> bytes:
         return namespace_digest(self._secret, request.tenant, request.adapter)

@@ -77,6 +77,7 @@ class Contenders:
         self._is_reserved = False
         self._passed_over: tuple[int, ...] = ()  # classes that wait for company
         self._num_too_long = 0  # heads that do not fit whole when none may be computed in part
+        self._changed: list[int] = []  # flows whose heads are to be looked at before the next turn
         self._under_way: dict[int, list[Request]] = {}
         for request in sorted(step.prefills(), key=due_ns, reverse=True):
             self._under_way.setdefault(request.flow, []).append(request)
@@ -98,10 +99,9 @@ class Contenders:
         """Return what blocked the first in turn that was blocked; NOTHING if nobody was."""
         for blocked in self.blocked.values():
             return blocked
-        waiting = self._flows.due_ns
-        if not len(waiting) or waiting.min() == NOBODY_NS:
+        if not self._flows.has_waiting():
             return Blocked.NOTHING
-        return self.reason(int(waiting.argmin()))
+        return self.reason(int(self._flows.due_ns.argmin()))
 
     def flows_under_way(self) -> list[int]:
         """Return the flows that have prompts under way."""
@@ -138,6 +138,8 @@ class Contenders:
         """Return whose turn it is; its grant must be settled before the next."""
         if not len(self._due) or self._is_over():
             return None
+        while self._changed:
+            self._update(self._changed.pop())
         while (flow := self._next_flow()) >= 0:
             request = self._head(flow)
             if request is not None:
@@ -173,8 +175,7 @@ class Contenders:
         elif self._step.remaining(request):
             self._under_way.setdefault(flow, []).append(request)
         self._tokens.take(traffic_class, grant.num_tokens)
-        if not self._is_over():
-            self._update(flow)
+        self._changed.append(flow)
 
     def _is_over(self) -> bool:
         """Tell whether nothing can start any more, and no prompt is under way."""
@@ -199,6 +200,9 @@ class Contenders:
     def _open_windows(self) -> None:
         """Work out V, and the due times of the heads that are within the window of their tenant."""
         self._shares.advance(self._serviceable)
+        if not np.count_nonzero(self._serviceable):
+            self._keys = self._due.reshape(-1, NUM_CLASSES)
+            return
         keys = self._due
         unpromised = (keys >= NO_PROMISE_NS) & (keys < NOBODY_NS)
         if np.count_nonzero(unpromised):
@@ -208,11 +212,10 @@ class Contenders:
             keys = np.where(later, keys + CROWDING_LATER_NS, keys)
         keys = keys.reshape(-1, NUM_CLASSES)
         self._keys = np.where(self._shares.tenants_within(), keys, NOBODY_NS)
-        if len(keys):
-            first = self._keys.argmin(axis=0)
-            keys_ns = self._keys[first, _EACH_CLASS].tolist()
-            for traffic_class, tenant in enumerate(first.tolist()):
-                self._note_first(traffic_class, tenant, keys_ns[traffic_class])
+        first = self._keys.argmin(axis=0)
+        keys_ns = self._keys[first, _EACH_CLASS].tolist()
+        for traffic_class, tenant in enumerate(first.tolist()):
+            self._note_first(traffic_class, tenant, keys_ns[traffic_class])
 
     def _next_flow(self) -> int:
         """Return the flow whose turn it is, or -1."""

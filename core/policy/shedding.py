@@ -163,8 +163,7 @@ class Shedding:
             self._refuse_if_infeasible(step, request)
         if now_ns - self._worked_ns.get(step.replica, -REST_NS) >= REST_NS:
             return  # whoever is next shows how fast steps are now: a slow past locks nobody out
-        late = self._flows.due_ns < self._earliest_end_ns(now_ns)
-        for flow in late.nonzero()[0].tolist():
+        for flow in self._late_flows(now_ns):
             self._refuse_late_heads(step, flow)
 
     def filled(self, step: Step, num_tokens: int, short_of: Blocked) -> None:
@@ -243,16 +242,17 @@ class Shedding:
         times = [self._under_way.tokens_of(each, until_ns) / rate.of(each) for each in known]
         return int(min(times, default=0.0) * NS_PER_S)
 
-    def _earliest_end_ns(self, now_ns: int) -> int:
-        """Return a time after which all heads in the order can begin in time; twice is enough to
-        leave out prompts under way that are due much later.
+    def _late_flows(self, now_ns: int) -> list[int]:
+        """Return the flows whose heads may be too late to begin in time. They can begin behind the
+        prompts under way that are due before them; to leave out later ones twice is enough.
         """
-        end_ns = NOBODY_NS
+        end_ns, late = NOBODY_NS, list[int]()
         for _ in range(3):
             before_ns, end_ns = end_ns, now_ns + self._soonest_ns(end_ns)
-            if end_ns in (before_ns, now_ns):
+            late = (self._flows.due_ns < end_ns).nonzero()[0].tolist()
+            if not late or end_ns in (before_ns, now_ns):
                 break  # so it stays
-        return end_ns
+        return late
 
     def _refuse_if_infeasible(self, step: Step, request: Request) -> None:
         alone_ns = self._alone_ns(max(1, request.num_tokens - step.hit_tokens(request)))

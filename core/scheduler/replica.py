@@ -42,6 +42,7 @@ class PlanInFlight:
     step: int
     planned_ns: int
     planned: PlannedRows
+    num_changes: int  # of the table when it was sent: with as many all rows are whose they were
     num_copies: int = 0
 
 
@@ -176,7 +177,8 @@ class Replica:
         """Number a plan with COPY[m], mark its tokens as scheduled, remember it as in flight."""
         assert self.can_plan, self.index
         self.step += 1
-        self.in_flight.append(PlanInFlight(self.step, now_ns, planned, len(copies)))
+        num_changes = self.table.num_changes
+        self.in_flight.append(PlanInFlight(self.step, now_ns, planned, num_changes, len(copies)))
         self.table.num_scheduled[planned.rows] = planned.ends
         self.table.last_step[planned.rows] = self.step
         return StepPlan(self.index, self.epoch, self.step, planned.records, copies=copies)

@@ -38,6 +38,7 @@ class RunningTable:
         """Start with no row in use; `eos_token_ids` end every request that does not ignore them."""
         self.num_rows = num_rows
         self.num_active = 0
+        self.num_changes = 0  # rows that were given to a request or taken from one, so far
         self.requests: list[Request | None] = [None] * num_rows
         self.active = np.zeros(num_rows, np.bool_)
         self.generation = np.zeros(num_rows, np.uint32)
@@ -82,6 +83,7 @@ class RunningTable:
         """
         assert not self.active[row], row
         self.num_active += 1
+        self.num_changes += 1
         self.requests[row] = request
         self._spans.assign(row, request.token_ids, request.span_start)
         self.active[row] = True
@@ -120,6 +122,7 @@ class RunningTable:
         request.num_computed_tokens = int(self.num_computed[row])
         request.row = -1
         self.num_active -= 1
+        self.num_changes += 1
         self.requests[row] = None
         self._spans.clear(row)
         self.active[row] = False

@@ -127,6 +127,8 @@ class _AppliedStep:
     def _still_planned(self) -> PlannedRows:
         """Return what was planned for requests that still have their rows."""
         planned = self._plan.planned
+        if self._plan.num_changes == self._table.num_changes:
+            return planned
         current = _is_current(self._table, planned.rows, planned.records)
         return planned if _all(current) else planned.chosen(current)
 

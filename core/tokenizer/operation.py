@@ -127,9 +127,7 @@ def prompt_fault(
 def prompt_digests(facts: TokenizerFacts, request: Generate, token_ids: Ids) -> bytes:
     """Return the chained digests of the full blocks of a prompt, concatenated."""
     start = namespace_digest(facts.digest_secret, request.tenant, "")
-    return join_digests(
-        list(chain_digests(facts.digest_secret, start, token_ids, facts.block_size))
-    )
+    return join_digests(chain_digests(facts.digest_secret, start, token_ids, facts.block_size))
 
 
 def make_choices(
