@@ -6,11 +6,12 @@ comes from. Nothing is longer than six cells, so that columns stay narrow.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from dashboard.lines import Line, Span, Tone
 
 NOTHING = "-"
-SCALES = ((1e4, 1, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M"), (1e12, 1e9, "G"))
+SCALES = ((1e6, 1e3, "k"), (1e9, 1e6, "M"), (1e12, 1e9, "G"))
 HEADROOM = 1.15  # of a chart, so that steady values do not look like a limit
 
 
@@ -39,10 +40,12 @@ def count(value: float) -> str:
     """Return a number in at most five cells: 999, 1.2k, 34.5k, 6.7M."""
     if value < 0:
         return "-" + count(-value)
+    if value < 1e4:
+        return f"{value:.0f}"
     for limit, factor, unit in SCALES:
         if value < limit:
             scaled = value / factor
-            digits = 1 if unit and scaled < 100 else 0
+            digits = 1 if scaled < 100 else 0
             return f"{scaled:.{digits}f}{unit}"
     return f"{value / 1e12:.0f}T"
 
@@ -109,11 +112,14 @@ def zero_is_nothing(value: float) -> str:
     return count(value) if value else NOTHING
 
 
-def chart(values: Sequence[float | None], width: int, height: int, glyphs: Glyphs) -> list[str]:
+@lru_cache(maxsize=32)
+def chart(
+    values: tuple[float | None, ...], width: int, height: int, glyphs: Glyphs
+) -> tuple[str, ...]:
     """Return the last `width` values as bars from 0 to a bit above the largest, in `height` lines,
-    the top one first; None is a gap.
+    the top one first; None is a gap. Looks come several times as often as new values.
     """
-    shown = list(values[-width:]) if width > 0 else []
+    shown = values[-width:] if width > 0 else ()
     top = HEADROOM * max((value for value in shown if value is not None), default=0.0)
     rises = glyphs.rises
     steps = height * len(rises)
@@ -128,7 +134,7 @@ def chart(values: Sequence[float | None], width: int, height: int, glyphs: Glyph
         return "".join(rises[cell - 1] if cell else " " for cell in cells).rjust(max(0, width))
 
     levels = list(map(level, shown))
-    return [row(levels, line * len(rises)) for line in reversed(range(height))]
+    return tuple(row(levels, line * len(rises)) for line in reversed(range(height)))
 
 
 def meter(parts: Sequence[tuple[float, str, Tone]], whole: float, width: int, rest: str) -> Line:

@@ -22,7 +22,7 @@ class Liveness(StrEnum):
     GONE = "gone"  # no engine of that name runs
 
 
-class Histogram(msgspec.Struct, frozen=True, array_like=True):
+class Histogram(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Counts by bucket (the last one is endless), and the sum; the bounds are in `ipc.pages`."""
 
     counts: tuple[int, ...] = ()

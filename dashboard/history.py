@@ -7,7 +7,9 @@ jump back in a recording) starts the history anew.
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+import msgspec
 
 from dashboard.frame import Frame, Histogram, Liveness, TenantFrame
 from dashboard.quantiles import quantile, since
@@ -20,27 +22,32 @@ MAX_SAMPLES = 600
 MAX_FRAMES = 256  # 15 s at 16 Hz, which nobody asks for
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(msgspec.Struct, frozen=True, gc=False):
     """Two quantiles of a time, seconds; None = nothing was measured."""
 
     p50_s: float | None = None
     p95_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TenantRates:
-    """What a tenant got lately, a second; refusals and preemptions of the last 15 s."""
+class TenantRates(msgspec.Struct, frozen=True, dict=True):
+    """What a tenant got lately, a second; refusals and preemptions of the last 15 s. Of so many
+    tenants few are on the screen, so quantiles are found for those that somebody asks for.
+    """
 
     generated: float = 0.0
     prompt: float = 0.0
-    refused: Mapping[str, int] = field(default_factory=dict)
+    refused: Mapping[str, int] = {}
     preempted: int = 0
-    ttft: Times = Times()
+    ttft_now: Histogram = Histogram()
+    ttft_then: Histogram = Histogram()
+
+    @cached_property
+    def ttft(self) -> Times:
+        """Time to its first tokens."""
+        return _times(self.ttft_now, self.ttft_then, TTFT_BUCKETS_S)
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True, gc=False):
     """One point of every trend."""
 
     taken_s: float
@@ -51,8 +58,7 @@ class Sample:
     step_p50_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """All that a screen draws: the newest frame and what follows from those before it."""
 
     frame: Frame
@@ -64,9 +70,9 @@ class View:
     ttft: Times = Times()
     itl: Times = Times()
     step: Times = Times()
-    queue: Mapping[str, Times] = field(default_factory=dict)  # by class
-    tenants: Mapping[str, TenantRates] = field(default_factory=dict)
-    preempted_by: Mapping[str, int] = field(default_factory=dict)  # in the last 15 s
+    queue: Mapping[str, Times] = {}  # by class
+    tenants: Mapping[str, TenantRates] = {}
+    preempted_by: Mapping[str, int] = {}  # in the last 15 s
     samples: tuple[Sample, ...] = ()
 
     def rates_of(self, tenant: TenantFrame) -> TenantRates:
@@ -140,6 +146,7 @@ def _follows(frame: Frame, before: Frame) -> bool:
     )
 
 
+@lru_cache(maxsize=1024)  # of most tenants no first token has come between two looks
 def _times(now: Histogram, then: Histogram, bounds_s: tuple[float, ...]) -> Times:
     if now.counts == then.counts:
         return Times()
@@ -170,7 +177,8 @@ def _tenant_rates(
                 (tenant.prompt_tokens - old.prompt_tokens) / elapsed_s,
                 _added(tenant.rejections, first_seen.rejections),
                 tenant.preemptions - first_seen.preemptions,
-                ttft=_times(tenant.ttft, first_seen.ttft, TTFT_BUCKETS_S),
+                tenant.ttft,
+                first_seen.ttft,
             )
     return rates
 

@@ -7,6 +7,7 @@ grow.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -231,14 +232,16 @@ def _tenants(reading: Reading, record: Record) -> Iterator[TenantFrame]:
 def _as_clients_saw(reading: Reading, names: list[str]) -> dict[str, list[Any]]:
     """Return refusals and times to first token of tenants, summed over the http processes."""
     rows = http_tenants(reading.http_records())
-    index = {text(name): row for row, name in enumerate(rows["name"].tolist())}
-    refusals = [_rejections(told) if any(told) else {} for told in rows["rejections"].tolist()]
-    counts, sums = rows["ttft"]["counts"].tolist(), rows["ttft"]["sum"].tolist()
-    first_tokens = [Histogram(tuple(n), total) for n, total in zip(counts, sums, strict=True)]
-    found = [index.get(name) for name in names]
+    there, told, ttft = list(map(text, rows["name"].tolist())), rows["rejections"], rows["ttft"]
+    refusals = {
+        there[row]: _rejections(told[row].tolist())
+        for row in np.flatnonzero(np.any(told, 1)).tolist()
+    }
+    times = zip(there, ttft["counts"].tolist(), ttft["sum"].tolist(), strict=True)
+    first_tokens = {name: Histogram(tuple(counts), total) for name, counts, total in times}
     return {
-        "rejections": [{} if row is None else refusals[row] for row in found],
-        "ttft": [Histogram() if row is None else first_tokens[row] for row in found],
+        "rejections": [refusals.get(name, {}) for name in names],
+        "ttft": [first_tokens.get(name, Histogram()) for name in names],
     }
 
 
@@ -291,6 +294,7 @@ def _processes(reading: Reading, record: Record) -> Iterator[ProcessFrame]:
         )
 
 
+@lru_cache(maxsize=1024)
 def text(value: bytes) -> str:
     """Return a text field without anything that could move a terminal's cursor."""
     decoded = value.decode("utf-8", "replace")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from dashboard.format import Glyphs
-from dashboard.lines import Line, Span, Tone, fit
+from dashboard.lines import PLAIN, Line, Span, Tone, fit
 
 RowT = TypeVar("RowT")
 SortKey = float | str
@@ -27,13 +27,6 @@ class Column(Generic[RowT]):
     sort: Callable[[RowT], SortKey]
     help: str
     right: bool = True  # numbers; text begins at the left and sorts upwards first
-
-    def draw(self, row: RowT, ellipsis: str) -> Span:
-        """Return the cell of a row, as wide as the column."""
-        text, tone = self.cell(row)
-        if len(text) > self.width or not text.isascii():
-            return fit(text, self.width, right=self.right, ellipsis=ellipsis), tone
-        return text.rjust(self.width) if self.right else text.ljust(self.width), tone
 
 
 @dataclass(slots=True)
@@ -185,17 +178,20 @@ class Table(Generic[RowT]):
     ) -> Line:
         """Return a row; neighbours of one tone are one piece, which is quicker to show."""
         pieces: list[Span] = []
-        text, tone = ("> ", Tone.CURSOR) if is_here else ("  ", Tone.PLAIN)
+        text, tone = ("> ", Tone.CURSOR) if is_here else ("  ", PLAIN)
         used = 2
         for column in columns:
-            cell, meaning = column.draw(row, glyphs.ellipsis)
-            used += 1 + column.width
-            if is_here or meaning is tone:
-                text += cell
+            cell, meaning = column.cell(row)
+            room = column.width
+            if len(cell) > room or not cell.isascii():
+                cell = fit(cell, room, right=column.right, ellipsis=glyphs.ellipsis)
             else:
+                cell = cell.rjust(room) if column.right else cell.ljust(room)
+            used += 1 + room
+            if not is_here and meaning is not tone:
                 pieces.append((text, tone))
-                text, tone = cell, meaning
-            text += " "
+                text, tone = "", meaning
+            text += f"{cell} "
         text = text + " " * (width - used) if used <= width else text[:-1]
         pieces.append((text, tone))
         return tuple(pieces)

@@ -56,6 +56,7 @@ def _broken_promises(view: View) -> Iterator[Span]:
     broken = {
         name: sum(rates.refused.get(reason, 0) for reason in PROMISE_BREAKS)
         for name, rates in view.tenants.items()
+        if rates.refused
     }
     hit = {name: number for name, number in broken.items() if number}
     if hit:

@@ -13,6 +13,8 @@ from ipc.pages import ITL_BUCKETS_S, STEP_BUCKETS_S, TTFT_BUCKETS_S
 RATES_HEAD, TIMES_HEAD = 24, 23  # cells before the chart
 GAP = 2
 
+Series = tuple[float | None, ...]
+
 
 def trends(view: View, width: int, rows: int, glyphs: Glyphs) -> list[Line]:
     """Return 3 * `rows` lines."""
@@ -29,8 +31,9 @@ def _rates(view: View, width: int, rows: int, glyphs: Glyphs) -> list[Line]:
     shown = (("generated", view.generated), ("prompt", view.prompt))
     for (name, value), height in zip(shown, heights, strict=True):
         label = "prompts" if name == "prompt" else name
+        series = _series(view.samples, name, width)
         head = line((fit(f" {label}", 11), Tone.FAINT), f"{rate(value):>6} ", ("tok/s", Tone.FAINT))
-        lines += _pane(head, RATES_HEAD, _series(view.samples, name), rate, width, height, glyphs)
+        lines += _pane(head, RATES_HEAD, series, rate, width, height, glyphs)
     return [*lines, _ends(view)]
 
 
@@ -54,14 +57,14 @@ def _times(view: View, width: int, rows: int, glyphs: Glyphs) -> list[Line]:
             (fit(label, 5), Tone.FAINT), f"{measured(times.p50_s, bounds_s):>6}",
             (" p95 ", Tone.FAINT), f"{measured(times.p95_s, bounds_s):>6}",
         )  # fmt: skip
-        series = _series(view.samples, name)
+        series = _series(view.samples, name, width)
         drawn = "p50 " if name.endswith("p50_s") else "p95 "
         lines += _pane(head, TIMES_HEAD, series, duration, width, rows, glyphs, drawn)
     return lines
 
 
 def _pane(
-    head: Line, head_width: int, series: Sequence[float | None], show: Callable[[float], str],
+    head: Line, head_width: int, series: Series, show: Callable[[float], str],
     width: int, height: int, glyphs: Glyphs, of: str = "",
 ) -> list[Line]:  # fmt: skip
     """Return a chart with its numbers at the left; a high one says what its highest bar is, of the
@@ -83,5 +86,5 @@ def _padded(spans: Line, width: int) -> Line:
     return (*crop(spans, width), space)
 
 
-def _series(samples: Sequence[Sample], name: str) -> list[float | None]:
-    return [getattr(sample, name) for sample in samples]
+def _series(samples: Sequence[Sample], name: str, width: int) -> Series:
+    return tuple([getattr(sample, name) for sample in samples[-max(1, width) :]])

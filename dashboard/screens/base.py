@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.geometry import Region
 from textual.screen import Screen
+from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Input
 
@@ -54,6 +56,10 @@ class DashboardScreen(Screen[None]):
     def body(self) -> list[Widget]:
         """Return what is between header and footer."""
         raise NotImplementedError
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Return blank lines: what is on this screen covers all of it."""
+        return [Strip.blank(crop.width, self.rich_style)] * crop.height
 
     def show(self, view: View) -> None:
         """Draw a view."""

@@ -32,6 +32,7 @@ LAYOUTS = {
 }
 
 
+FIND_EVERY_NS = NS_PER_S
 OTHER_VERSION = "its pages have another layout: use the headrace that started it"
 
 
@@ -39,8 +40,16 @@ OTHER_VERSION = "its pages have another layout: use the headrace that started it
 class MappedPage:
     """A reader and the file it reads."""
 
+    path: Path
     inode: int
     reader: BoardReader
+
+    def is_replaced(self) -> bool:
+        """Tell whether another file, or none, has taken its place."""
+        try:
+            return self.path.stat().st_ino != self.inode
+        except OSError:
+            return True
 
 
 @dataclass(slots=True)
@@ -51,6 +60,11 @@ class Attached:
     pages: dict[str, MappedPage] = field(default_factory=dict)
     heartbeats: Heartbeats | None = None
     tenants: DirectoryReader | None = None
+    found_ns: int = 0  # when it was last seen to live
+
+    def forget_replaced_pages(self) -> None:
+        """Map pages anew whose files are others now."""
+        self.pages = {child: page for child, page in self.pages.items() if not page.is_replaced()}
 
 
 class LiveSource(ControlClient):
@@ -86,15 +100,22 @@ class LiveSource(ControlClient):
         return frame
 
     def _find(self) -> Attached | None:
-        """Return the living engine; another instance of it is mapped anew."""
+        """Return the living engine; another instance of it is mapped anew. Whether it lives is
+        looked up once a second: it costs as much as to read all of its pages.
+        """
+        attached, now_ns = self._attached, self._monotonic_ns()
+        if attached is not None and 0 <= now_ns - attached.found_ns < FIND_EVERY_NS:
+            return attached
         try:
             directory = RunDirectory.find(self._name, self._base)
         except IpcError:
             self._attached = None
             return None
-        if self._attached is None or self._attached.directory.owner != directory.owner:
-            self._attached = Attached(directory)
-        return self._attached
+        if attached is None or attached.directory.owner != directory.owner:
+            attached = self._attached = Attached(directory)
+        attached.found_ns = now_ns
+        attached.forget_replaced_pages()
+        return attached
 
     def _gone(self) -> Frame:
         now_s = self._monotonic_ns() / NS_PER_S
@@ -138,12 +159,12 @@ def _read_page(attached: Attached, child: str) -> ReadPage | None:
 
 
 def _reader(attached: Attached, child: str, layout: np.dtype[np.void]) -> BoardReader:
-    path = attached.directory.board(child)
-    inode = path.stat().st_ino
     mapped = attached.pages.get(child)
-    if mapped is None or mapped.inode != inode:
-        mapped = MappedPage(inode, BoardReader(Segment.open(path, readonly=True), layout))
-        attached.pages[child] = mapped
+    if mapped is None:
+        path = attached.directory.board(child)
+        inode = path.stat().st_ino
+        reader = BoardReader(Segment.open(path, readonly=True), layout)
+        mapped = attached.pages[child] = MappedPage(path, inode, reader)
     return mapped.reader
 
 

@@ -3,26 +3,26 @@
 from collections.abc import Callable, Mapping
 
 from dashboard.format import NOTHING, count, duration, milliseconds
-from dashboard.lines import Tone
+from dashboard.lines import ALARM, FAINT, NOTICE, PLAIN, Tone
 from dashboard.source.base import Record
 from dashboard.table import Column, Table
 from dashboard.tables.records import number, replica_column, word_column, words
 
 KIND_TONES = {
-    "reject": Tone.NOTICE,
-    "shed": Tone.ALARM,
-    "expire": Tone.ALARM,
-    "fault": Tone.ALARM,
-    "preempt": Tone.NOTICE,
-    "swap": Tone.NOTICE,
-    "shorten": Tone.NOTICE,
-    "epoch": Tone.ALARM,
-    "restart": Tone.ALARM,
-    "engine": Tone.ALARM,
+    "reject": NOTICE,
+    "shed": ALARM,
+    "expire": ALARM,
+    "fault": ALARM,
+    "preempt": NOTICE,
+    "swap": NOTICE,
+    "shorten": NOTICE,
+    "epoch": ALARM,
+    "restart": ALARM,
+    "engine": ALARM,
     "command": Tone.TITLE,
-    "failed": Tone.ALARM,
-    "route": Tone.FAINT,
-    "queue": Tone.FAINT,
+    "failed": ALARM,
+    "route": FAINT,
+    "queue": FAINT,
 }
 
 Show = Callable[[float], str]
@@ -68,10 +68,10 @@ def order(record: Record) -> float:
 
 
 AGE: Column[Record] = Column(
-    "at_s", "AGO", 7, lambda r: (duration(number(r, "age_s")), Tone.PLAIN), order,
+    "at_s", "AGO", 7, lambda r: (duration(number(r, "age_s")), PLAIN), order,
     "how long ago it was")  # fmt: skip
 NUMBERS_COLUMN: Column[Record] = Column(
-    "numbers", "BY WHICH NUMBERS", 24, lambda r: (numbers_of(r) or NOTHING, Tone.PLAIN),
+    "numbers", "BY WHICH NUMBERS", 24, lambda r: (numbers_of(r) or NOTHING, PLAIN),
     lambda r: number(r, "measured"),
     "what was compared: KV blocks, times to the first token; of a command, before and after",
     right=False)  # fmt: skip

@@ -1,7 +1,7 @@
 """Columns over records of control answers: values of unknown origin as cells."""
 
 from dashboard.format import NOTHING, count, duration
-from dashboard.lines import Span, Tone
+from dashboard.lines import FAINT, PLAIN, Span, Tone
 from dashboard.source.base import Record
 from dashboard.table import Column, SortKey
 
@@ -30,7 +30,7 @@ def number_column(name: str, title: str, width: int, help_text: str) -> Column[R
 
     def cell(record: Record) -> Span:
         value = number(record, name)
-        return (count(value), Tone.PLAIN) if value else (NOTHING, Tone.FAINT)
+        return (count(value), PLAIN) if value else (NOTHING, FAINT)
 
     return Column(name, title, width, cell, lambda record: number(record, name), help_text)
 
@@ -39,7 +39,7 @@ def time_column(name: str, title: str, width: int, help_text: str) -> Column[Rec
     """Return a column of seconds."""
 
     def cell(record: Record) -> Span:
-        return duration(number(record, name)), Tone.PLAIN
+        return duration(number(record, name)), PLAIN
 
     return Column(name, title, width, cell, lambda record: number(record, name), help_text)
 
@@ -51,7 +51,7 @@ def word_column(
 
     def cell(record: Record) -> Span:
         text = words(record, name)
-        return text or NOTHING, (tones or {}).get(text, Tone.PLAIN if text else Tone.FAINT)
+        return text or NOTHING, (tones or {}).get(text, PLAIN if text else FAINT)
 
     def sort(record: Record) -> SortKey:
         return words(record, name)
@@ -64,7 +64,7 @@ def replica_column() -> Column[Record]:
 
     def cell(record: Record) -> Span:
         value = record.get("replica")
-        return (str(value), Tone.PLAIN) if isinstance(value, int) else (NOTHING, Tone.FAINT)
+        return (str(value), PLAIN) if isinstance(value, int) else (NOTHING, FAINT)
 
     def sort(record: Record) -> SortKey:
         value = record.get("replica")

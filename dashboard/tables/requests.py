@@ -1,7 +1,7 @@
 """The table of live requests."""
 
 from dashboard.format import count
-from dashboard.lines import Span, Tone
+from dashboard.lines import ALARM, FAINT, NOTICE, PLAIN, Span, Tone
 from dashboard.source.base import Record
 from dashboard.table import Column, Table
 from dashboard.tables.records import (
@@ -15,9 +15,9 @@ from dashboard.tables.records import (
 
 STATUS_TONES = {
     "running": Tone.GOOD,
-    "waiting": Tone.NOTICE,
-    "preempted": Tone.ALARM,
-    "swapped": Tone.ALARM,
+    "waiting": NOTICE,
+    "preempted": ALARM,
+    "swapped": ALARM,
 }
 
 
@@ -38,7 +38,7 @@ def identity_of(record: Record) -> str:
 def output(record: Record) -> Span:
     """Return how far its output is."""
     done, most = number(record, "num_output_tokens"), number(record, "max_tokens")
-    return f"{count(done)}/{count(most)}", Tone.PLAIN if done else Tone.FAINT
+    return f"{count(done)}/{count(most)}", PLAIN if done else FAINT
 
 
 def urgency(record: Record) -> float:
@@ -53,11 +53,11 @@ def urgency(record: Record) -> float:
 def status(record: Record) -> Span:
     """Return where it stands."""
     text = words(record, "status")
-    return text, STATUS_TONES.get(text, Tone.PLAIN)
+    return text, STATUS_TONES.get(text, PLAIN)
 
 
 NAME: Column[Record] = Column(
-    "operation_id", "REQUEST", 14, lambda r: (name_of(r), Tone.PLAIN), name_of,
+    "operation_id", "REQUEST", 14, lambda r: (name_of(r), PLAIN), name_of,
     "its operation id, as in the client's answer", right=False)  # fmt: skip
 STATUS: Column[Record] = Column(
     "status", "STATUS", 9, status, urgency,

@@ -1,11 +1,11 @@
 """The table of tenants: what each has, is due, and is refused."""
 
-from dataclasses import dataclass
+import msgspec
 
 from dashboard.format import NOTHING, count, duration, most_common, percent, rate, zero_is_nothing
 from dashboard.frame import TenantFrame
 from dashboard.history import TenantRates, View
-from dashboard.lines import Span, Tone
+from dashboard.lines import ALARM, FAINT, NOTICE, PLAIN, Span, Tone
 from dashboard.table import Column, Table
 from dashboard.vocabulary import PROMISE_BREAKS
 
@@ -14,8 +14,7 @@ LONG_WAIT_S = 10.0
 FAIRNESS_GAP = 0.1  # of the service, beyond which a share is worth a look
 
 
-@dataclass(frozen=True, slots=True)
-class TenantRow:
+class TenantRow(msgspec.Struct, frozen=True):
     """A tenant and what it got lately."""
 
     tenant: TenantFrame
@@ -26,14 +25,14 @@ class TenantRow:
         """What it is doing, in a word."""
         tenant = self.tenant
         if tenant.removed:
-            return "gone", Tone.FAINT
+            return "gone", FAINT
         if tenant.paused:
-            return "paused", Tone.NOTICE
+            return "paused", NOTICE
         if self.rates.refused:
-            return "refuse", Tone.NOTICE
+            return "refuse", NOTICE
         if tenant.running:
             return "run", Tone.GOOD
-        return ("wait", Tone.NOTICE) if tenant.waiting else ("idle", Tone.FAINT)
+        return ("wait", NOTICE) if tenant.waiting else ("idle", FAINT)
 
     @property
     def refusals(self) -> int:
@@ -60,51 +59,51 @@ def over(row: TenantRow) -> Span:
     tenant = row.tenant
     gap = tenant.share_used - tenant.share_due
     if round(gap * 100) == 0:
-        return NOTHING, Tone.FAINT
+        return NOTHING, FAINT
     is_short = gap < -FAIRNESS_GAP and tenant.waiting > 0
-    return f"{gap * 100:+.0f}", Tone.NOTICE if is_short or gap > FAIRNESS_GAP else Tone.PLAIN
+    return f"{gap * 100:+.0f}", NOTICE if is_short or gap > FAIRNESS_GAP else PLAIN
 
 
 def oldest(row: TenantRow) -> Span:
     """Return the oldest wait."""
     wait_s = row.tenant.oldest_wait_s
     if not row.tenant.waiting:
-        return NOTHING, Tone.FAINT
-    return duration(wait_s), Tone.NOTICE if wait_s > LONG_WAIT_S else Tone.PLAIN
+        return NOTHING, FAINT
+    return duration(wait_s), NOTICE if wait_s > LONG_WAIT_S else PLAIN
 
 
 def held(row: TenantRow) -> Span:
     """Return the KV blocks held; at the quota they stand out."""
     tenant = row.tenant
     is_full = 0 < tenant.quota_blocks <= tenant.held_blocks
-    return zero_is_nothing(tenant.held_blocks), Tone.NOTICE if is_full else Tone.PLAIN
+    return zero_is_nothing(tenant.held_blocks), NOTICE if is_full else PLAIN
 
 
 def refused(row: TenantRow) -> Span:
     """Return the refusals; such that broke a promise are an alarm while they happen."""
     recent = row.rates.refused
-    tone = Tone.ALARM if any(r in recent for r in PROMISE_BREAKS) else Tone.NOTICE
-    return zero_is_nothing(row.refusals), tone if recent else Tone.PLAIN
+    tone = ALARM if any(r in recent for r in PROMISE_BREAKS) else NOTICE
+    return zero_is_nothing(row.refusals), tone if recent else PLAIN
 
 
 def reason(row: TenantRow) -> Span:
     """Return why it was refused: lately, or mostly."""
     recent = most_common(row.rates.refused)
-    return (recent, Tone.NOTICE) if recent else (most_common(row.tenant.rejections), Tone.FAINT)
+    return (recent, NOTICE) if recent else (most_common(row.tenant.rejections), FAINT)
 
 
 def budget(row: TenantRow) -> Span:
     """Return what is left of the token budget."""
     tenant = row.tenant
     if tenant.budget_tokens is None:
-        return NOTHING, Tone.FAINT
+        return NOTHING, FAINT
     is_low = tenant.budget_limit > 0 and tenant.budget_tokens < tenant.budget_limit * 0.1
-    return count(tenant.budget_tokens), Tone.NOTICE if is_low else Tone.PLAIN
+    return count(tenant.budget_tokens), NOTICE if is_low else PLAIN
 
 
 def plain(text: str) -> Span:
     """Return a cell that says nothing beyond its text."""
-    return text, Tone.FAINT if text == NOTHING else Tone.PLAIN
+    return text, FAINT if text == NOTHING else PLAIN
 
 
 def speed(per_s: float) -> Span:
@@ -118,7 +117,7 @@ def first_token(quantile_s: float | None) -> Span:
 
 
 NAME: Column[TenantRow] = Column(
-    "tenant", "TENANT", 12, lambda r: (r.tenant.name, Tone.PLAIN), lambda r: r.tenant.name,
+    "tenant", "TENANT", 12, lambda r: (r.tenant.name, PLAIN), lambda r: r.tenant.name,
     "its name", right=False)  # fmt: skip
 STATE: Column[TenantRow] = Column(
     "state", "STATE", 6, lambda r: r.state, lambda r: r.state[0],
@@ -126,7 +125,7 @@ STATE: Column[TenantRow] = Column(
     "in the last seconds; run; wait; idle",
     right=False)  # fmt: skip
 WEIGHT: Column[TenantRow] = Column(
-    "weight", "WT", 4, lambda r: (f"{r.tenant.weight:g}", Tone.PLAIN), lambda r: r.tenant.weight,
+    "weight", "WT", 4, lambda r: (f"{r.tenant.weight:g}", PLAIN), lambda r: r.tenant.weight,
     "its weight among the tenants of a class")  # fmt: skip
 USED: Column[TenantRow] = Column(
     "used",
@@ -199,7 +198,7 @@ REQUESTS: Column[TenantRow] = Column(
     lambda r: r.tenant.requests, "requests since the start")  # fmt: skip
 BROKEN: Column[TenantRow] = Column(
     "broken", "BROKEN", 6,
-    lambda r: (zero_is_nothing(r.breaks), Tone.ALARM if r.breaks else Tone.FAINT),
+    lambda r: (zero_is_nothing(r.breaks), ALARM if r.breaks else FAINT),
     lambda r: float(r.breaks), "refused because a promise could not be kept")  # fmt: skip
 
 MISSED: Column[TenantRow] = Column(

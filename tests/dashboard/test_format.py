@@ -75,15 +75,15 @@ def test_shares_rates_and_sizes_are_short(shown: str, text: str) -> None:
 
 def test_a_chart_is_exactly_as_wide_and_newest_last() -> None:
     """Older values are cut off, missing ones are gaps, and fewer are moved to the right."""
-    assert chart([1, 2, 3, 4], 2, 1, UNICODE) == ["▆▇"]
-    assert chart([4, None, 0], 5, 1, UNICODE) == ["  ▇ ▁"]
-    assert chart([], 3, 1, UNICODE) == ["   "]
-    assert chart([1, 2], 0, 1, UNICODE) == [""]
+    assert chart((1, 2, 3, 4), 2, 1, UNICODE) == ("▆▇",)
+    assert chart((4, None, 0), 5, 1, UNICODE) == ("  ▇ ▁",)
+    assert chart((), 3, 1, UNICODE) == ("   ",)
+    assert chart((1, 2), 0, 1, UNICODE) == ("",)
 
 
 def test_a_bar_of_a_chart_is_several_lines_high() -> None:
     """Below a bar's top every cell is full, above it nothing; a gap is empty from top to bottom."""
-    rows = chart([0.0, 1.0, None, 4.0, 2.0], 6, 3, UNICODE)
+    rows = chart((0.0, 1.0, None, 4.0, 2.0), 6, 3, UNICODE)
     assert [len(row) for row in rows] == [6, 6, 6]
     columns = ["".join(cells) for cells in zip(*rows, strict=True)]
     assert columns[0] == columns[3] == "   "

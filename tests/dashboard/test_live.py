@@ -152,6 +152,18 @@ def test_an_engine_that_ended_keeps_its_last_frame_and_another_is_found(
     assert (frame.liveness, frame.totals.running, frame.tenants) == (Liveness.LIVE, 77, ())
 
 
+def test_an_engine_that_ended_is_gone_within_a_second(
+    tmp_path: Path, source: LiveSource, clock: StageClock
+) -> None:
+    """It is not looked for at every look, but soon enough."""
+    engine = EngineOnPaper(tmp_path / "base", "paper", clock.monotonic_ns())
+    write_tenants(engine, clock)
+    source.read()
+    engine.directory.remove()
+    clock.now_s += 1.0
+    assert source.read().liveness is Liveness.GONE
+
+
 def test_an_engine_that_only_starts_is_shown_as_far_as_it_is(
     tmp_path: Path, source: LiveSource, clock: StageClock
 ) -> None:
@@ -183,6 +195,7 @@ def test_an_engine_of_another_version_says_so(
     path = engine.directory.board("supervisor")
     path.unlink()
     path.write_bytes(b"\0" * 4096)
+    clock.now_s += 1.0
     frame = source.read()
     assert "another layout" in frame.fault
     assert "another layout" in state_of(frame)
@@ -195,6 +208,7 @@ def test_a_page_whose_file_was_replaced_is_mapped_anew(
     engine = EngineOnPaper(tmp_path / "base", "paper", clock.monotonic_ns())
     write_tenants(engine, clock)
     source.read()
+    clock.now_s += 1.0
     engine.replace_page(clock.monotonic_ns(), "scheduler", num_running=55)
     assert source.read().totals.running == 55
 
