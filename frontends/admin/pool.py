@@ -61,7 +61,6 @@ from ipc.segment import Segment
 
 MAX_CALL_BYTES = 65_536
 MAX_REPLY_BYTES = 16 * 2**20
-TICK_DIVISOR = 2  # ticks in the longest allowed silence of the heartbeat
 
 CallPort = AsyncPort[ControlReply, ControlCall]
 DoorPort = AsyncPort[ControlCall, ControlReply]
@@ -172,7 +171,7 @@ class Worker:
     async def _tick_until_stopped(self, serving: list[asyncio.Task[None]]) -> None:
         """Stamp the heartbeat and publish the page; a task that ends is a fault of ours and ends
         us."""
-        interval_s = self._config.supervision.heartbeat_ms / 1000 / TICK_DIVISOR
+        interval_s = self._config.supervision.heartbeat_ms / 1000
         while not self._child.stop_requested:
             self._publish()
             if self._keeping is not None:
