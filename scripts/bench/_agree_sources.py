@@ -181,7 +181,7 @@ class Places:
     def differences_of_usage(self) -> Iterator[str]:
         """Yield the numbers of `ctl usage` that a scrape does not have."""
         rows = {row["tenant"]: row for row in self.usage["usage"]}
-        yield from self._of_rows("usage", rows, "rejected", ())
+        yield from self._of_rows("usage", rows, "rejected", (), requests="http_requests")
 
     def differences_of_top(self) -> Iterator[str]:
         """Yield the numbers of `top --once --json` that a scrape does not have."""
@@ -199,11 +199,18 @@ class Places:
         yield from differences("top ttft", without_zeros(shown), without_zeros(first_tokens))
 
     def _of_rows(
-        self, where: str, rows: Mapping[str, Any], rejected: str, more: Sequence[str]
+        self,
+        where: str,
+        rows: Mapping[str, Any],
+        rejected: str,
+        more: Sequence[str],
+        requests: str = "requests",
     ) -> Iterator[str]:
+        """`requests` is what the metric of the requests counted there is called."""
         names = ("requests", "prompt_tokens", "cached_tokens", "generated_tokens", *more)
         for name in names:
-            scraped_counts = self.http.by_label(f"headrace_tenant_{name}_total", "tenant")
+            metric = requests if name == "requests" else name
+            scraped_counts = self.http.by_label(f"headrace_tenant_{metric}_total", "tenant")
             shown = {tenant: row[name] for tenant, row in rows.items()}
             what = f"{where} {name}"
             yield from differences(what, without_zeros(shown), without_zeros(scraped_counts))
@@ -234,7 +241,7 @@ async def scraped(client: Client) -> Scrape:
 
 
 async def told(engine: Engine, *words: str) -> dict[str, Any]:
-    """Return the JSON that a command of `headrace` writes; raises RuntimeError if it always fails."""
+    """Return the JSON that a command of `headrace` writes; RuntimeError if it fails every time."""
     command = [sys.executable, "-P", "-m", "frontends.cli.main", *words, "--name", engine.name]
     err = b""
     for _ in range(COMMAND_TRIES):

@@ -36,7 +36,8 @@ def tenant_of(document: Json) -> Json:
 def test_one_look_shows_what_the_engine_has_done(simulated_engine: Engine) -> None:
     """As text in 80 columns, and as JSON with the engine's own counts."""
     simulated_engine.client().complete("hello", max_tokens=5)
-    counted = int(simulated_engine.next_scheduler_page().page["generated_tokens"])
+    simulated_engine.wait_for_pages()
+    counted = int(simulated_engine.scheduler_page().page["generated_tokens"])
     text = top("--name", simulated_engine.name, "--once")
     lines = text.split("\n")
     assert f"{simulated_engine.name} live" in lines[0]

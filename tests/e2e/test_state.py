@@ -36,8 +36,8 @@ def usage(engine: Engine, **args: object) -> dict[str, int]:
 
 
 def on_the_board(engine: Engine) -> dict[str, int]:
-    """Return what the board has counted of tenant `default`, on a page younger than this call."""
-    engine.next_scheduler_page()
+    """Return what the board has counted of tenant `default`, with all that was so far."""
+    engine.wait_for_pages()
     rows = done(engine, "status")["tenants"]
     (row,) = (row for row in rows if row["tenant"] == "default")
     return {counter: row[counter] for counter in COUNTERS}

@@ -22,7 +22,7 @@ from typing import Any
 
 from ipc.base_directory import default_base
 from ipc.board import BoardReader, Snapshot
-from ipc.pages import SCHEDULER_PAGE, SUPERVISOR_PAGE
+from ipc.pages import HTTP_PAGE, SCHEDULER_PAGE, SUPERVISOR_PAGE
 from ipc.run_directory import Ports, RunDirectory
 from ipc.segment import Segment
 
@@ -180,16 +180,16 @@ class Engine:
         segment = Segment.open(self.directory.board("scheduler"), readonly=True)
         return BoardReader(segment, SCHEDULER_PAGE).read()
 
-    def next_scheduler_page(self) -> Snapshot:
-        """Wait for a page with all that was told to clients before this call; return it."""
-        called_ns, pages = time.monotonic_ns(), list[Snapshot]()
+    def http_page(self) -> Snapshot:
+        """Return the page of the first http process."""
+        segment = Segment.open(self.directory.board("http.0"), readonly=True)
+        return BoardReader(segment, HTTP_PAGE).read()
 
-        def is_younger() -> bool:
-            pages.append(self.scheduler_page())
-            return pages[-1].stamp_ns > called_ns
-
-        wait_until(is_younger, "the scheduler's next page")
-        return pages[-1]
+    def wait_for_pages(self) -> None:
+        """Return when all that was told to clients before this call is on the pages."""
+        called_ns = time.monotonic_ns()
+        wait_until(lambda: self.scheduler_page().stamp_ns > called_ns, "the scheduler's page")
+        wait_until(lambda: self.http_page().stamp_ns > called_ns, "the page of http.0")
 
     def pids(self) -> list[int]:
         """Return the pids of the supervisor and all its children."""
