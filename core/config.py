@@ -161,7 +161,7 @@ class PolicyConfig:
     tenant_window_tokens: int = 3000
     """The same for a tenant within its class, prompt tokens."""
     locality_bypass_ms: int = 2000
-    """Time for which requests with longer cached prefixes may go before one, ms; 0 = never."""
+    """Time for which longer cached prefixes may go before one with a promise, ms; 0 = never."""
     company_fraction: float = 0.25
     """Share of its promise for which a prompt with a tight gap cap waits to decode with others."""
     price_epoch_s: int = 60
