@@ -12,12 +12,12 @@ MAX_ENTRIES = 500
 
 
 class Journal:
-    """Events of this dashboard, numbered from 0."""
+    """Events of this dashboard, numbered from 0; there have been `count`."""
 
     def __init__(self) -> None:
         """Begin empty."""
         self._entries: deque[Record] = deque(maxlen=MAX_ENTRIES)
-        self._count = 0
+        self.count = 0
         self._last: Frame | None = None
 
     def look(self, frame: Frame) -> None:
@@ -38,14 +38,14 @@ class Journal:
         self._entries.append(
             {
                 "origin": "here",
-                "number": self._count,
+                "number": self.count,
                 "at_s": wall_s,
                 "kind": kind,
                 "reason": reason,
                 "measured": measured,
             }
         )
-        self._count += 1
+        self.count += 1
 
     def entries(self) -> list[Record]:
         """Return the entries, oldest first."""

@@ -1,12 +1,13 @@
 """The last event of each sort that an operator asks for, in a line each. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from dashboard.format import count, duration
 from dashboard.lines import Line, Tone, crop, fit, line
 from dashboard.source.base import Record
-from dashboard.tables.events import KIND_TONES, numbers_of, order
-from dashboard.tables.records import number, words
+from dashboard.tables.events import KIND_TONES, age_s, numbers_of, order
+from dashboard.tables.records import words
 
 SORTS = (
     ("preempted", ("preempt", "swap", "shorten")),
@@ -18,28 +19,44 @@ HEIGHT = len(SORTS)
 LABEL = 22
 
 
-def latest(events: Sequence[Record], width: int, *, is_whole: bool) -> list[Line]:
-    """Return HEIGHT lines, each with how many there are; events may come in any order. Unless they
-    are whole there may have been others before them.
-    """
+class Latest(NamedTuple):
+    """The last event of a sort, if there is any, and how many there are."""
+
+    label: str
+    times: int
+    event: Record | None
+
+
+def latest_of(events: Sequence[Record]) -> list[Latest]:
+    """Return the last of each sort; events may come in any order."""
+    found = {
+        label: [event for event in events if words(event, "kind") in kinds]
+        for label, kinds in SORTS
+    }
+    return [
+        Latest(label, len(those), max(those, key=order, default=None))
+        for label, those in found.items()
+    ]
+
+
+def latest(found: Sequence[Latest], now_s: float, width: int, *, is_whole: bool) -> list[Line]:
+    """Return HEIGHT lines. Unless the events are whole there may have been others before them."""
     absent = "none" if is_whole else "none among those kept here"
-    return [crop(each, width) for each in _lines(events, absent)]
+    return [crop(_line(each, now_s, absent), width) for each in found]
 
 
-def _lines(events: Sequence[Record], absent: str) -> Iterator[Line]:
-    for label, kinds in SORTS:
-        found = [event for event in events if words(event, "kind") in kinds]
-        times = f" ({count(len(found))})" if found else ""
-        head = fit(f" last {label}{times}", LABEL)
-        yield _told(head, max(found, key=order)) if found else line((head + absent, Tone.FAINT))
+def _line(each: Latest, now_s: float, absent: str) -> Line:
+    times = f" ({count(each.times)})" if each.times else ""
+    head = fit(f" last {each.label}{times}", LABEL)
+    return _told(head, each.event, now_s) if each.event else line((head + absent, Tone.FAINT))
 
 
-def _told(head: str, event: Record) -> Line:
+def _told(head: str, event: Record, now_s: float) -> Line:
     kind = words(event, "kind")
     numbers = numbers_of(event)
     return line(
         (head, Tone.FAINT),
-        f"{duration(number(event, 'age_s')):>6} ago  ",
+        f"{duration(age_s(event, now_s)):>6} ago  ",
         ("" if kind == "command" else f"{kind} ", KIND_TONES.get(kind, Tone.PLAIN)),
         (f"{words(event, 'tenant')} ", Tone.TITLE),
         words(event, "reason"),

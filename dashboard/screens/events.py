@@ -12,7 +12,7 @@ from dashboard.audit import event_of
 from dashboard.format import Glyphs
 from dashboard.history import View
 from dashboard.journal import Journal
-from dashboard.pictures.latest import HEIGHT, latest
+from dashboard.pictures.latest import HEIGHT, latest, latest_of
 from dashboard.screens.asking import Ask, AskingScreen, Inquiry
 from dashboard.source.base import Record
 from dashboard.tables.events import events_table
@@ -37,7 +37,7 @@ class EventsScreen(AskingScreen):
 
     def __init__(self, glyphs: Glyphs, ask: Ask, journal: Journal) -> None:
         """Begin empty."""
-        super().__init__(glyphs, TableView(events_table(), glyphs), ask)
+        super().__init__(glyphs, TableView(events_table(lambda: self._now_s), glyphs), ask)
         self._journal = journal
         self._kept: defaultdict[str, deque[Record]] = defaultdict(_new_kind)
         self._next: int | None = None
@@ -46,7 +46,10 @@ class EventsScreen(AskingScreen):
         self._audit = Inquiry(ask, AUDIT_EVERY_S)
         self._commands: list[Record] = []
         self._rows: list[Record] = []
-        self._rows_s: float | None = None  # when they were made, of the time of day
+        self._latest = latest_of(())
+        self._are_rows_old = True
+        self._num_noted = 0  # in the journal, when the rows were made
+        self._now_s = self._drawn_s = 0.0  # of the time of day
         self.latest_view = LinesView(id="latest")
         self.latest_view.styles.height = HEIGHT
 
@@ -70,7 +73,7 @@ class EventsScreen(AskingScreen):
             kept = self._kept[words(event, "kind")]
             kept.append({**event, "at_s": asked_s - number(event, "age_s")})
         self._next = int(number(result, "next"))
-        self._rows_s = None
+        self._are_rows_old = True
 
     def headline(self) -> str:
         """Say how many."""
@@ -86,28 +89,32 @@ class EventsScreen(AskingScreen):
         if epoch != self._epoch:
             self._epoch, self._next = epoch, None
             self._kept.clear()
-            self._rows_s = None
-        if self._audit.begin(view.frame.wall_s):
+            self._are_rows_old = True
+        self._now_s = view.frame.wall_s
+        if self._audit.begin(self._now_s):
             self.run_worker(self._read_audit(), group="audit")
         super().draw(view)
+        if abs(self._now_s - self._drawn_s) >= AGE_EVERY_S:
+            self._drawn_s = self._now_s
+            self.table_view.redraw()
         is_whole = self._total == self._num_kept
-        self.latest_view.show(latest(self._rows, self.size.width, is_whole=is_whole))
+        width = self.size.width
+        self.latest_view.show(latest(self._latest, self._drawn_s, width, is_whole=is_whole))
 
     async def _read_audit(self) -> None:
         result = await self._audit.put("audit", {"limit": MAX_COMMANDS})
         if result is not None:
             self._commands = [event_of(each) for each in records_in(result, "commands")]
-            self._rows_s = None
+            self._are_rows_old = True
         self.redraw()
 
     def rows(self, view: View) -> list[Record]:
-        """Return all events with their age, which is brought up to date every AGE_EVERY_S."""
-        now_s = view.frame.wall_s
-        if self._rows_s is None or abs(now_s - self._rows_s) >= AGE_EVERY_S:
+        """Return all events; the same list as before if there is none that is new."""
+        if self._are_rows_old or self._journal.count != self._num_noted:
+            self._num_noted, self._are_rows_old = self._journal.count, False
             kept = chain.from_iterable(self._kept.values())
-            known = (*kept, *self._journal.entries(), *self._commands)
-            self._rows = [{**e, "age_s": max(0.0, now_s - number(e, "at_s"))} for e in known]
-            self._rows_s = now_s
+            self._rows = [*kept, *self._journal.entries(), *self._commands]
+            self._latest = latest_of(self._rows)
         return self._rows
 
     def text(self) -> str:

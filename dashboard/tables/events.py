@@ -67,9 +67,6 @@ def order(record: Record) -> float:
     return number(record, "at_s") + number(record, "number") * 1e-9
 
 
-AGE: Column[Record] = Column(
-    "at_s", "AGO", 7, lambda r: (duration(number(r, "age_s")), PLAIN), order,
-    "how long ago it was")  # fmt: skip
 NUMBERS_COLUMN: Column[Record] = Column(
     "numbers", "BY WHICH NUMBERS", 24, lambda r: (numbers_of(r) or NOTHING, PLAIN),
     lambda r: number(r, "measured"),
@@ -77,7 +74,6 @@ NUMBERS_COLUMN: Column[Record] = Column(
     right=False)  # fmt: skip
 
 COLUMNS = (
-    AGE,
     word_column("kind", "KIND", 8, "what was decided", KIND_TONES),
     word_column("tenant", "TENANT", 12, "about whose request; of a command, who gave it"),
     word_column("reason", "REASON", 22, "why; of commands and restarts, what"),
@@ -93,6 +89,16 @@ def identity_of(record: Record) -> str:
     return f"{words(record, 'origin')}{words(record, 'number')}"
 
 
-def events_table() -> Table[Record]:
-    """Return the table, newest event first."""
-    return Table(COLUMNS, identity_of, "at_s")
+def age_s(record: Record, now_s: float) -> float:
+    """Return how long ago an event was, at this time of day."""
+    return max(0.0, now_s - number(record, "at_s"))
+
+
+def events_table(now_s: Callable[[], float]) -> Table[Record]:
+    """Return the table, newest event first; ages are those at `now_s`, the time of day, so that
+    they grow without other rows.
+    """
+    age: Column[Record] = Column(
+        "at_s", "AGO", 7, lambda r: (duration(age_s(r, now_s())), PLAIN), order,
+        "how long ago it was")  # fmt: skip
+    return Table((age, *COLUMNS), identity_of, "at_s")

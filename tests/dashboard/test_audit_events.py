@@ -48,9 +48,10 @@ def test_two_commands_are_two_rows() -> None:
     again = {**SET, "time": "2026-11-29T20:00:02.500+00:00"}
     events = [event_of(dict(SET)), event_of(again)]
     assert len({identity_of(event) for event in events}) == 2
-    table = events_table()
-    table.show([{**event, "age_s": 1.0} for event in events])
+    table = events_table(lambda: 1_795_982_403.5)
+    table.show(events)
     assert table.rows[0]["at_s"] == 1_795_982_402.5
+    assert table.records()[0]["at_s"] == "1.0s"
 
 
 async def nobody(command: str, args: Mapping[str, object]) -> Record:

@@ -11,7 +11,7 @@ from dashboard.history import History, View
 from dashboard.lines import Tone, plain_text, width_of
 from dashboard.pictures.alerts import alerts
 from dashboard.pictures.executors import executors
-from dashboard.pictures.latest import latest
+from dashboard.pictures.latest import latest, latest_of
 from dashboard.pictures.memory import memory
 from dashboard.pictures.overview import overview
 from dashboard.pictures.promises import promises
@@ -125,15 +125,15 @@ def test_those_who_hold_most_memory_are_named_first() -> None:
 def test_the_last_event_of_each_sort_is_told_with_its_numbers() -> None:
     """However many others came after it."""
     events: list[dict[str, object]] = [
-        {"number": 1, "at_s": 1.0, "age_s": 9.0, "kind": "preempt", "tenant": "acme",
+        {"number": 1, "at_s": 1.0, "kind": "preempt", "tenant": "acme",
          "reason": "admission", "measured": 18.0, "threshold": 3.0},
-        *({"number": n, "at_s": 2.0, "age_s": 8.0, "kind": "shed", "tenant": "beta",
+        *({"number": n, "at_s": 2.0, "kind": "shed", "tenant": "beta",
            "reason": "shed_predicted", "measured": 17_000.0, "threshold": 14_400.0}
           for n in range(2, 9)),
-        {"number": 0, "origin": "here", "at_s": 3.0, "age_s": 7.0, "kind": "command",
+        {"number": 0, "origin": "here", "at_s": 3.0, "kind": "command",
          "reason": "set tenants.acme.weight 3", "change": "1 > 3"},
     ]  # fmt: skip
-    lines = plain_text(latest(events, 100, is_whole=True)).split("\n")
+    lines = plain_text(latest(latest_of(events), 10.0, 100, is_whole=True)).split("\n")
     assert lines[0].endswith("9.0s ago  preempt acme admission: 18 back, 3 were free")
     assert "(7)" in lines[1]
     assert lines[1].endswith("shed beta shed_predicted: in 17.0s, due in 14.4s")
@@ -143,9 +143,10 @@ def test_the_last_event_of_each_sort_is_told_with_its_numbers() -> None:
 
 def test_what_nobody_remembers_is_not_denied() -> None:
     """A flood of refusals pushes a preemption out of what is kept: that is not "none"."""
-    refusal = {"kind": "shed", "age_s": 1.0, "tenant": "acme", "reason": "shed_predicted"}
+    refusal = {"kind": "shed", "at_s": 1.0, "tenant": "acme", "reason": "shed_predicted"}
+    found = latest_of([refusal])
     for is_whole, words in ((True, "none"), (False, "none among those kept here")):
-        first, second, *_ = plain_text(latest([refusal], 100, is_whole=is_whole)).split("\n")
+        first, second, *_ = plain_text(latest(found, 2.0, 100, is_whole=is_whole)).split("\n")
         assert first.split("preempted")[1].strip() == words
         assert "shed acme" in second
 
