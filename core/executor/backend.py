@@ -96,6 +96,10 @@ class Backend(Protocol):
         """
         ...
 
+    def end(self) -> Answer[None]:
+        """Return what is here when all that was asked so far is computed."""
+        ...
+
 
 class CpuBackend:
     """See `Backend`: the model's CPU kernels, nothing waits."""
@@ -125,6 +129,10 @@ class CpuBackend:
     def score(self, states: Tensor, token_id: Int32Array, num_top: Int32Array) -> Answer[Scores]:
         """Tell the log-probabilities at once."""
         return Known(token_logprobs(self.model.logits(states), token_id, num_top))
+
+    def end(self) -> Answer[None]:
+        """It is."""
+        return Known(None)
 
 
 def attention_batch(batch: InputBatch) -> AttentionBatch:

@@ -18,7 +18,7 @@ error in the result and is left out of the pass; the others are computed as if i
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -66,14 +66,13 @@ class LaunchedStep:
 
     results: RecordArray
     is_reported: npt.NDArray[np.bool_]
-    sampled: list[_SampledPart] = field(default_factory=list)
-    scored: list[_ScoredPrompt] = field(default_factory=list)
+    sampled: list[_SampledPart]
+    scored: list[_ScoredPrompt]
+    end: Answer[None]
 
     def is_done(self) -> bool:
         """Tell whether `collect` would wait."""
-        answers = [part.answer for part in self.sampled]
-        scores = [score for prompt in self.scored for _, score in prompt.parts]
-        return all(each.is_here() for each in (*answers, *scores))
+        return self.end.is_here()
 
 
 class ModelRunner:
@@ -100,17 +99,19 @@ class ModelRunner:
     def launch(self, plan: RecordArray) -> LaunchedStep:
         """Begin with PLAN_ROW[n]; the plan, its rows and spans are not read again."""
         batch, errors = self._table.assemble(plan)
-        step = LaunchedStep(empty_results(plan, errors), is_reported(plan, errors))
+        results, reported = empty_results(plan, errors), is_reported(plan, errors)
         computed = np.flatnonzero(errors == NO_ERROR)
-        if len(computed):
-            self._check_blocks(batch)
-            states = self._backend.forward(batch)
-            self._sample(states, batch, step, computed)
-            self._score_prompts(states, batch, step, computed)
-        return step
+        if not len(computed):
+            return LaunchedStep(results, reported, [], [], self._backend.end())
+        self._check_blocks(batch)
+        states = self._backend.forward(batch)
+        sampled = self._sample(states, batch, computed)
+        scored = self._score_prompts(states, batch, results, computed)
+        return LaunchedStep(results, reported, sampled, scored, self._backend.end())
 
     def collect(self, step: LaunchedStep) -> tuple[RecordArray, RecordArray]:
         """Wait for a step; return as `run`."""
+        step.end.get()
         logprobs: list[RecordArray] = []
         for part in step.sampled:
             sampled = part.answer.get()
@@ -142,18 +143,20 @@ class ModelRunner:
             raise IndexError("a block outside the pool")
 
     def _sample(
-        self, states: Tensor, batch: InputBatch, step: LaunchedStep, computed: IndexArray
-    ) -> None:
+        self, states: Tensor, batch: InputBatch, computed: IndexArray
+    ) -> list[_SampledPart]:
         """Ask for a token of every sequence with SAMPLE, some at a time."""
+        asked = []
         sequences = np.flatnonzero(batch.has(PlanFlag.SAMPLE))
         last_token = batch.first_token + batch.num_tokens - 1
         for part in _slices(sequences, self._head_rows_max):
             params = read_sampling(self._table, batch, part, self._model.config.eos_token_ids)
             last_states = self._backend.take(states, last_token[part])
             answer = self._backend.sample(last_states, params, batch.row[part])
-            step.sampled.append(_SampledPart(batch, part, computed[part], answer))
+            asked.append(_SampledPart(batch, part, computed[part], answer))
             if self._backend.keeps_tokens:
                 self._table.promise(batch.row[part], batch.generation[part])
+        return asked
 
     def _remember(self, part: _SampledPart, sampled: Sampled) -> None:
         good = part.sequences[sampled.finite]
@@ -161,13 +164,16 @@ class ModelRunner:
         self._table.remember(row, generation, sampled.token_id[sampled.finite])
 
     def _score_prompts(
-        self, states: Tensor, batch: InputBatch, step: LaunchedStep, computed: IndexArray
-    ) -> None:
+        self, states: Tensor, batch: InputBatch, results: RecordArray, computed: IndexArray
+    ) -> list[_ScoredPrompt]:
+        """Ask for the log-probabilities of every prompt with PROMPT_LOGPROBS."""
+        scored = []
         for sequence in np.flatnonzero(batch.has(PlanFlag.PROMPT_LOGPROBS)):
             where = int(computed[sequence])
             prompt = self._score_prompt(states, batch, int(sequence), where)
-            step.results["num_prompt_logprobs"][where] = prompt.entries.size
-            step.scored.append(prompt)
+            results["num_prompt_logprobs"][where] = prompt.entries.size
+            scored.append(prompt)
+        return scored
 
     def _score_prompt(
         self, states: Tensor, batch: InputBatch, sequence: int, where: int

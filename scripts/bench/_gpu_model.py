@@ -84,13 +84,12 @@ def make_model(config: DecoderConfig, kernels: KernelSet, device: torch.device) 
     )
 
 
-def make_pool(model: Decoder, num_blocks: int, kernels: KernelSet) -> list[Tensor]:
-    """Return zeroed caches of all layers where the kernels are."""
+def make_pool(
+    model: Decoder, num_blocks: int, dtype: torch.dtype, device: torch.device
+) -> list[Tensor]:
+    """Return zeroed caches of all layers."""
     shape = model.attention_shape.cache_shape(num_blocks)
-    return [
-        kernels.place(torch.zeros(shape, dtype=kernels.dtype))
-        for _ in range(model.config.num_layers)
-    ]
+    return [torch.zeros(shape, dtype=dtype, device=device) for _ in range(model.config.num_layers)]
 
 
 def make_rows(num_rows: int, config: DecoderConfig) -> RecordArray:

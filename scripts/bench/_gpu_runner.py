@@ -58,14 +58,14 @@ def cpu_backend(config: DecoderConfig) -> CpuBackend:
     """Return plain torch on the CPU, float32."""
     kernels = Kernels(None, torch.float32)
     model = make_model(config, kernels, CPU)
-    return CpuBackend(model, make_pool(model, 64, kernels), kernels.choice())
+    return CpuBackend(model, make_pool(model, 64, torch.float32, CPU), kernels.choice())
 
 
 def gpu_backend(config: DecoderConfig, device: torch.device) -> TritonBackend:
     """Return the same weights on the device; its decodes are recorded if it can."""
     kernels = TritonKernels(device, torch.float32)
     model = make_model(config, kernels, CPU)
-    pool = make_pool(model, 64, kernels)
+    pool = make_pool(model, 64, torch.float32, device)
     backend = TritonBackend(
         model, pool, num_rows=ROWS, max_blocks=-(-config.max_position // BLOCK_SIZE)
     )
@@ -99,7 +99,7 @@ def speed(device: torch.device, read_gb_s: float, tflop_s: float) -> dict[str, A
     kernels = TritonKernels(device, torch.bfloat16)
     model = make_model(LLAMA_3_8B, kernels, device)
     blocks = BATCH * -(-(CONTEXT + STEPS + WARM_UP) // BLOCK_SIZE)
-    pool = make_pool(model, blocks, kernels)
+    pool = make_pool(model, blocks, torch.bfloat16, device)
     rows = make_rows(BATCH, LLAMA_3_8B)
     backend = TritonBackend(
         model, pool, num_rows=BATCH, max_blocks=rows.dtype["block_table"].shape[0]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -346,6 +347,37 @@ def test_a_plan_outside_its_bounds_is_our_bug(
     driver.arena[:] = 5
     with pytest.raises(IndexError):
         driver.executor.execute(plan)
+
+
+@dataclass
+class Later:
+    """The end of a step, which comes when the test says so."""
+
+    is_over: bool = False
+    waited: bool = False
+
+    def is_here(self) -> bool:
+        """As the test says."""
+        return self.is_over
+
+    def get(self) -> None:
+        """Note that somebody waited."""
+        self.waited = True
+
+
+def test_a_chunk_without_answers_ends_when_the_device_says_so(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that samples nothing is not done before it is computed, and is waited for."""
+    driver, end = make_driver(), Later()
+    executor = executor_of(driver)
+    monkeypatch.setattr(executor.backend, "end", lambda: end)
+    step = executor.runner.launch(driver.plan({driver.add([4, 5, 6], 2): 2}).rows)
+    assert not step.is_done()
+    end.is_over = True
+    assert step.is_done()
+    executor.runner.collect(step)
+    assert end.waited
 
 
 def test_a_span_outside_its_arena_is_our_bug(make_driver: MakeDriver) -> None:

@@ -97,3 +97,7 @@ class TritonBackend:
     def score(self, states: Tensor, token_id: Int32Array, num_top: Int32Array) -> Answer[Scores]:
         """Queue the log-probabilities."""
         return self._sampler.score(self.model.logits(states), token_id, num_top)
+
+    def end(self) -> Answer[None]:
+        """Mark this place in the queue."""
+        return self._transfers.mark()

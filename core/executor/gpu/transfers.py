@@ -60,28 +60,48 @@ class Transfers:
         piece = torch.cat([tensor.contiguous().view(torch.int32).view(-1) for tensor in tensors])
         host = torch.empty(piece.shape, dtype=torch.int32, pin_memory=self._is_pinned)
         host.copy_(piece, non_blocking=True)
-        event = torch.cuda.Event() if self._is_pinned else None  # type: ignore[no-untyped-call]
-        if event is not None:
-            event.record()
-        return Arrays(host, event, [(tensor.shape, tensor.dtype) for tensor in tensors])
+        return Arrays(host, self.mark(), [(tensor.shape, tensor.dtype) for tensor in tensors])
+
+    def mark(self) -> "Mark":
+        """Return this place in the queue of the device."""
+        if not self._is_pinned:
+            return Mark(None)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        return Mark(event)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in the queue of the device; None: there is no queue."""
+
+    event: torch.cuda.Event | None
+
+    def is_here(self) -> bool:
+        """Tell whether the device has come so far."""
+        return self.event is None or bool(self.event.query())  # type: ignore[no-untyped-call]
+
+    def get(self) -> None:
+        """Wait until it has."""
+        if self.event is not None:
+            self.event.synchronize()
 
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """Arrays on their way from the device, in one piece that is complete when `event` is."""
+    """Arrays on their way from the device, in one piece that is complete at the `mark`."""
 
     host: Tensor
-    event: torch.cuda.Event | None
+    mark: Mark
     forms: list[tuple[torch.Size, torch.dtype]]
 
     def is_here(self) -> bool:
         """Tell whether `get` would wait."""
-        return self.event is None or bool(self.event.query())  # type: ignore[no-untyped-call]
+        return self.mark.is_here()
 
     def get(self) -> list[Array]:
         """Wait for the arrays."""
-        if self.event is not None:
-            self.event.synchronize()
+        self.mark.get()
         parts = torch.split(self.host, [shape.numel() for shape, _ in self.forms])
         return [
             part.view(dtype).view(shape).numpy()
