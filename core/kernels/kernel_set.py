@@ -34,6 +34,11 @@ class KernelSet(Protocol):
         """Of weights, activations and KV."""
         ...
 
+    @property
+    def rounds_inputs(self) -> bool:
+        """Whether neighbouring inputs of a product are rounded alike, but not their weights."""
+        ...
+
     def place(self, tensor: Tensor) -> Tensor:
         """Return the tensor where kernels read it."""
         ...

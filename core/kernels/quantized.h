@@ -1,16 +1,18 @@
 // Weights in 8 or 4 bits for the product of panels.h: integer products, with activations quantized as they are read.
 //
 // A group of inputs of a row of x is rounded to integers in [-127, 127] times a scale of its own; a weight is an unsigned
-// integer minus half its range. Then
-//   sum over groups of  x_scale * (sum_i w_i x_i - zero * sum_i x_i)  [* w_scale of the group and column]
+// integer times a scale plus a minimum. Then
+//   sum over groups of  x_scale * (scale * sum_i w_i x_i + minimum * sum_i x_i)
 // is the product, where the inner sums are exact in 32 bits. Products of four pairs are one instruction with AVX512_VNNI.
 //
-//   Int8   groups of 64 inputs, one scale a column: panel [inputs/4][32 columns][4] bytes, then float32 [32] scales
-//   Int4   groups of 32 inputs, a scale a group and column: per group [4][32 columns] words, whose low halves of bytes
-//          are inputs 0..15 and whose high halves are inputs 16..31, then bfloat16 [32] scales
+//   Int8   groups of 64 inputs, one scale a column, minimum -128 scale: the minimum is what the inner sum starts with.
+//          Panel [inputs/4][32 columns][4] bytes, then float32 [32] scales
+//   Int4   groups of 32 inputs, a scale and a minimum a group and column: per group [4][32 columns] words, whose low
+//          halves of bytes are inputs 0..15 and whose high halves are inputs 16..31, then bfloat16 [32] scales and [32]
+//          minimums
 //
 // Inputs are padded to whole groups. Interleaved rows: per group [inputs/4][rows] words of 4 integers, the rows' scales
-// (float32), and the rows' -zero * sum_i x_i (int32).
+// (float32), and what the format makes of sum_i x_i: where the inner sum starts, or x_scale * sum_i x_i.
 #pragma once
 
 #include "panels.h"
@@ -37,6 +39,9 @@ struct Int8Weights {
   static constexpr ptrdiff_t kGroupWords = kGroupCells * kPanel;
   static constexpr ptrdiff_t kTailWords = kPanel;
 
+  static uint32_t of_inputs(int32_t sum, float) { return uint32_t(-kZero * sum); }
+  static Ints start(uint32_t of_inputs) { return Ints{} + int32_t(of_inputs); }
+
   template <int M, int N>
   [[gnu::always_inline]] static void accumulate(const uint32_t* rows, const uint32_t* panel, const Fetch& fetch,
                                                 Ints (&sums)[M][N]) {
@@ -49,17 +54,19 @@ struct Int8Weights {
           sums[m][n] = dot_bytes(sums[m][n], load<Cells>(panel + n * kLanes), rows[k * M + m]);
     }
   }
-  static Floats scaled(Floats sums, const uint32_t*, int) { return sums; }
+  static Floats added(Floats total, Floats sums, uint32_t, const uint32_t*, int) { return total + sums; }
   static Floats finished(Floats sums, const uint32_t* tail, int n) { return sums * load<Floats>(tail + n * kLanes); }
 };
 
 struct Int4Weights {
   static constexpr int kGroupCells = 8;
   static constexpr int kSteps = kGroupCells / 2;
-  static constexpr int kZero = 8;
-  static constexpr ptrdiff_t kScaleWords = kPanel / 2;
-  static constexpr ptrdiff_t kGroupWords = kGroupCells / 2 * kPanel + kScaleWords;
+  static constexpr ptrdiff_t kIntegerWords = kGroupCells / 2 * kPanel;
+  static constexpr ptrdiff_t kGroupWords = kIntegerWords + kPanel;
   static constexpr ptrdiff_t kTailWords = 0;
+
+  static uint32_t of_inputs(int32_t sum, float scale) { return as_bits(sum * scale); }
+  static Ints start(uint32_t) { return Ints{}; }
 
   template <int M, int N>
   [[gnu::always_inline]] static void accumulate(const uint32_t* rows, const uint32_t* panel, const Fetch& fetch,
@@ -77,9 +84,9 @@ struct Int4Weights {
       }
     }
   }
-  static Floats scaled(Floats sums, const uint32_t* panel, int n) {
-    const auto* scales = reinterpret_cast<const uint16_t*>(panel + kGroupWords - kScaleWords);
-    return sums * Bfloat16::get16(scales + n * kLanes);
+  static Floats added(Floats total, Floats sums, uint32_t of_inputs, const uint32_t* panel, int n) {
+    const auto* scales = reinterpret_cast<const uint16_t*>(panel + kIntegerWords) + n * kLanes;
+    return total + sums * Bfloat16::get16(scales) + as_float(of_inputs) * Bfloat16::get16(scales + kPanel);
   }
   static Floats finished(Floats sums, const uint32_t*, int) { return sums; }
 };
@@ -88,7 +95,7 @@ template <class T, class Weights>
 struct Quantized {
   using Activations = T;
   static constexpr int kGroup = 4 * Weights::kGroupCells;      // inputs
-  static constexpr int kRowWords = Weights::kGroupCells + 2;   // of a group: integers, scale, start of the sum
+  static constexpr int kRowWords = Weights::kGroupCells + 2;   // of a group: integers, scale, of_inputs
   static constexpr int kWideRows = 6;  // more rows than this leave registers for 16 columns at a time only
 
   static int groups(int inputs) { return (inputs + kGroup - 1) / kGroup; }
@@ -123,8 +130,10 @@ struct Quantized {
       store(cells, __builtin_convertvector(integers, Bytes));
       for (int c = 0; c < kLanes / 4; ++c) to[ptrdiff_t(i * kLanes / 4 + c) * stride] = cells[c];
     }
-    to[ptrdiff_t(Weights::kGroupCells) * stride] = as_bits(top / 127.f + sum(poison));
-    to[ptrdiff_t(Weights::kGroupCells + 1) * stride] = uint32_t(-Weights::kZero * int32_t(sum(__builtin_convertvector(sums, Floats))));
+    const float scale = top / 127.f + sum(poison);
+    to[ptrdiff_t(Weights::kGroupCells) * stride] = as_bits(scale);
+    to[ptrdiff_t(Weights::kGroupCells + 1) * stride] =
+        Weights::of_inputs(int32_t(sum(__builtin_convertvector(sums, Floats))), scale);
   }
 
   template <int M>
@@ -148,14 +157,14 @@ struct Quantized {
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m)
 #pragma GCC unroll 2
-        for (int n = 0; n < N; ++n) integers[m][n] = Ints{} + int32_t(scales[M + m]);
+        for (int n = 0; n < N; ++n) integers[m][n] = Weights::start(scales[M + m]);
       Weights::template accumulate<M, N>(rows, panel + first * kLanes, fetcher.stretch(Weights::kSteps), integers);
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m)
 #pragma GCC unroll 2
         for (int n = 0; n < N; ++n) {
           const Floats exact = __builtin_convertvector(integers[m][n], Floats);
-          totals[m][n] += Weights::scaled(exact * as_float(scales[m]), panel, first + n);
+          totals[m][n] = Weights::added(totals[m][n], exact * as_float(scales[m]), scales[M + m], panel, first + n);
         }
     }
 #pragma GCC unroll 16

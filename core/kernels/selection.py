@@ -85,6 +85,11 @@ class Kernels:
         """The file of the C++ kernels, another one for other sources or flags; or `torch`."""
         return "torch" if self.library is None else Path(self.library._name).name
 
+    @property
+    def rounds_inputs(self) -> bool:
+        """With `int8` they are; the weights of `int4` have scales by groups of inputs too."""
+        return self.quantization is not None and self.quantization.column_scale
+
     def place(self, tensor: Tensor) -> Tensor:
         """Return the tensor: all is in the host's memory."""
         return tensor

@@ -15,6 +15,7 @@ from torch import Tensor
 from core.kernels.kernel_set import KernelSet
 from core.kernels.linear import Gated, Normed, Residual
 from core.kernels.norm import HeadNorms, NormedHeads, NormedResidual
+from core.kernels.rounding import like_sized_order
 from core.kernels.vocabulary import Vocabulary
 from core.models.decoder_config import DecoderConfig
 from core.models.rope import rotary_order
@@ -141,6 +142,11 @@ class _LayerReader:
         config, names, features = self._config, self._config.weight_names, self._config.features
         hidden, inner, shard = config.hidden_size, config.intermediate_size, self._shard
         gate, up = self._parts(names.gate_up, (inner, inner), hidden)
+        mlp_norm = self._norm_if(names.mlp_norm, hidden)
+        columns: slice | Tensor = shard.columns
+        if self._kernels.rounds_inputs:
+            order = like_sized_order(gate[columns], up[columns], mlp_norm)
+            columns = torch.arange(inner)[columns][order]
         return LayerWeights(
             input_norm=self._norm_if(names.input_norm, hidden),
             qkv=self._qkv(),
@@ -151,13 +157,9 @@ class _LayerReader:
                 names.attention_post_norm,
                 has_bias=features.out_bias,
             ),
-            mlp_norm=self._norm_if(names.mlp_norm, hidden),
-            gate_up=self._kernels.gated(
-                gate[shard.columns], up[shard.columns], features.activation
-            ),
-            down=self._residual(
-                names.down, inner, shard.columns, names.mlp_post_norm, has_bias=False
-            ),
+            mlp_norm=mlp_norm,
+            gate_up=self._kernels.gated(gate[columns], up[columns], features.activation),
+            down=self._residual(names.down, inner, columns, names.mlp_post_norm, has_bias=False),
         )
 
     def _qkv(self) -> Normed:
@@ -189,16 +191,17 @@ class _LayerReader:
         return HeadNorms(query, key, *pieces, config.rms_norm_eps)
 
     def _residual(
-        self, name: str, in_size: int, own: slice, post_norm: str | None, has_bias: bool
+        self, name: str, in_size: int, own: slice | Tensor, post_norm: str | None, has_bias: bool
     ) -> Residual:
         """Return the product of a weight [hidden, in_size] of which this rank has inputs `own`."""
         kernels, size = self._kernels, self._config.hidden_size
-        (weight,) = self._parts((name,), (size,), in_size)
+        (whole,) = self._parts((name,), (size,), in_size)
+        weight = whole[:, own].contiguous()
         bias = self._bias((name,), (size,)) if has_bias else None
         norm = self._norm_if(post_norm, size)
         norm_add = None if norm is None else kernels.norm_add(norm, self._config.rms_norm_eps)
         if self._ranks.size > 1:
-            partial = kernels.partial(weight[:, own].contiguous())
+            partial = kernels.partial(weight)
             return SummedResidual(partial, self._ranks, bias, norm_add)
         if norm_add is None:
             return kernels.residual(weight, bias)

@@ -34,6 +34,7 @@ PROSE = report.ROOT / "tests" / "support" / "prose.txt"
 BLOCK_SIZE = 32
 POSITIONS = 4096
 CONTEXT = 192  # tokens before a decode
+WINDOW = 1024  # of a text, tokens
 STEPS = {"decode_1": (1, 1), "decode_8": (8, 1), "decode_32": (32, 1), "prefill_512": (1, 512)}
 LIMITS = {"int8": 1.01, "int4": 1.04}
 BARS = tuple(
@@ -75,7 +76,17 @@ class Bench:
         return run
 
     def perplexity(self, token_ids: list[int]) -> float:
-        """Return e to the mean negative log-likelihood of each id after those before it."""
+        """Return e to the mean negative log-likelihood of each id after those before it.
+
+        The text is read in windows of `WINDOW` tokens, each without those before.
+        """
+        windows = [token_ids[at : at + WINDOW] for at in range(0, len(token_ids), WINDOW)]
+        windows = [window for window in windows if len(window) > 1]
+        total = sum(map(self._surprise, windows))
+        return math.exp(total / (len(token_ids) - len(windows)))
+
+    def _surprise(self, token_ids: list[int]) -> float:
+        """Return the summed negative log-likelihood of all but the first id."""
         count = len(token_ids)
         blocks = np.arange(-(-count // BLOCK_SIZE), dtype=np.int32).reshape(1, -1)
         zero = np.zeros(1, np.int32)
@@ -83,7 +94,14 @@ class Bench:
         ids = torch.tensor(token_ids, dtype=torch.int32)
         hidden = self.model.forward(ids, batch, self._caches)
         logits = self.model.logits(hidden[:-1].contiguous())
-        return math.exp(torch.nn.functional.cross_entropy(logits, ids[1:].long()).item())
+        return torch.nn.functional.cross_entropy(logits, ids[1:].long(), reduction="sum").item()
+
+
+def prose_ids(directory: Path) -> list[int]:
+    """Return the fixed text as ids of the model in `directory`."""
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    ids: list[int] = tokenizer.encode(PROSE.read_text(encoding="utf-8")).ids
+    return ids
 
 
 def best_ms(run: Callable[[], object], seconds: float) -> float:
@@ -112,8 +130,6 @@ def measure(directory: Path, quantization: str, library: Any, seconds: float) ->
     """Return size, step times and perplexity with weights in one format."""
     kernels = Kernels(library, torch.bfloat16, QUANTIZATIONS[quantization])
     bench = Bench(directory, kernels)
-    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    token_ids = tokenizer.encode(PROSE.read_text(encoding="utf-8")).ids
     times = {
         name: best_ms(bench.step(sequences, tokens, CONTEXT if tokens == 1 else 0), seconds)
         for name, (sequences, tokens) in STEPS.items()
@@ -126,7 +142,7 @@ def measure(directory: Path, quantization: str, library: Any, seconds: float) ->
             name: sequences * tokens / times[name] * 1e3
             for name, (sequences, tokens) in STEPS.items()
         },
-        "perplexity": bench.perplexity(token_ids),
+        "perplexity": bench.perplexity(prose_ids(directory)),
     }
 
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from core.kernels.linear import ACTIVATIONS, rms_norm
-from core.kernels.matrix import QUANTIZATIONS
+from core.kernels.matrix import INT4, QUANTIZATIONS, pack_matrix
 from core.kernels.selection import Kernels
+from tests.support.grids import on_grid
 from tests.support.native_kernels import native_library
 
 DTYPES = pytest.mark.parametrize(
@@ -39,8 +40,9 @@ class Operands:
         def random(*shape: int) -> Tensor:
             return torch.randn(*shape, generator=generator)
 
-        self.weight = (random(columns, inputs) / inputs**0.5).to(dtype)
-        self.up = (random(columns, inputs) / inputs**0.5).to(dtype)
+        # Whatever the format, weights that 4 bits hold: others would be kept in 8.
+        self.weight = on_grid(random(columns, inputs) / inputs**0.5).to(dtype)
+        self.up = on_grid(random(columns, inputs) / inputs**0.5).to(dtype)
         self.x = random(rows, inputs).mul(3).to(dtype)
         self.other = random(rows, columns).to(dtype)
         self.norm = 1 + random(inputs) / 10
@@ -68,6 +70,18 @@ def native(dtype: torch.dtype, quantization: str = "none") -> Kernels:
 def reference(dtype: torch.dtype, quantization: str = "none") -> Kernels:
     """The plain-torch ones."""
     return Kernels(None, dtype, QUANTIZATIONS[quantization])
+
+
+@DTYPES
+@SHAPES
+def test_weights_stay_in_4_bits_only_where_these_hold_them(
+    inputs: int, columns: int, dtype: torch.dtype
+) -> None:
+    """`int4` keeps weights on a grid in 4 bits, and all others in 8."""
+    operands = Operands(1, inputs, columns, dtype)
+    assert pack_matrix(operands.weight, INT4).format.startswith("int4")
+    others = torch.randn(columns, inputs, generator=torch.Generator().manual_seed(inputs)).to(dtype)
+    assert pack_matrix(others, INT4).format.startswith("int8")
 
 
 @DTYPES

@@ -41,6 +41,11 @@ class TritonKernels:
         """The versions of what computes."""
         return f"triton {triton.__version__} torch {torch.__version__}"
 
+    @property
+    def rounds_inputs(self) -> bool:
+        """Nothing is."""
+        return False
+
     def place(self, tensor: Tensor) -> Tensor:
         """Return the tensor on the device."""
         return tensor.to(self.device)
