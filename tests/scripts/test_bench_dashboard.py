@@ -7,7 +7,7 @@ import pytest
 
 from core.config_file import load_config
 from scripts.bench._dashboard_load import DEMO_CONFIG, DEMO_KEYS, write_tenants
-from scripts.bench._dashboard_pairs import interval, student_975
+from scripts.bench._dashboard_pairs import interval, order, student_975
 
 
 def test_equal_windows_have_a_ratio_of_one_and_no_width() -> None:
@@ -29,7 +29,13 @@ def test_an_interval_is_students_of_the_logarithms() -> None:
 def test_an_unknown_number_of_pairs_gets_the_wider_interval() -> None:
     """Never a narrower one than is right."""
     assert student_975(16) == student_975(15)
-    assert student_975(500) == student_975(30) >= 1.96
+    assert student_975(500) == student_975(60) >= 1.96
+
+
+def test_half_of_the_windows_begin_without_a_change() -> None:
+    """A pair has one window of either kind, and its second one is like the next pair's first."""
+    windows = list(order(4))
+    assert windows == [True, False, False, True, True, False, False, True]
 
 
 def test_so_many_tenants_as_asked_for_are_written_with_their_keys(tmp_path: Path) -> None:
