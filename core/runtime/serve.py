@@ -17,7 +17,7 @@ from pathlib import Path
 
 from core.config import HeadraceConfig
 from core.config_file import load_config
-from core.executor.threads import resolve_threads
+from core.executor.threads import available_cores, resolve_threads
 from core.model_card import ModelCard
 from core.models.model_config import read_model_config
 from core.models.package_index import PipIndex
@@ -42,6 +42,8 @@ one ends at once."""
 
 LOG_FORMAT = "%(asctime)s %(levelname)s supervisor %(message)s"
 DIGEST_SECRET_BYTES = 16
+
+log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,6 +137,11 @@ def fit_to_machine(config: HeadraceConfig, facts: ModelFacts) -> HeadraceConfig:
     simulated = engine.executor == "simulated"
     length = engine.max_model_len if simulated else min(engine.max_model_len, facts.max_model_len)
     threads = resolve_threads(engine.threads, engine.num_executors)
+    if not simulated and threads * engine.num_executors > available_cores():
+        log.warning(
+            "%d executors with %d threads each share %d cores: steps take longer and vary",
+            engine.num_executors, threads, available_cores(),
+        )  # fmt: skip
     settled = dataclasses.replace(engine, max_model_len=length, threads=threads)
     return dataclasses.replace(config, engine=settled)
 
