@@ -80,6 +80,32 @@ def test_the_ranks_of_a_replica_are_one_instance(way: tuple[Engine, str]) -> Non
     assert all(len(found) == 1 for found in epochs.values()), epochs
 
 
+LISTENING = "0A"  # in /proc/net/tcp
+
+
+def listening_ports(pid: int) -> set[int]:
+    """Return the TCP ports on which a process listens."""
+    links = (link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir())
+    sockets = {name.removeprefix("socket:[").rstrip("]") for name in links}
+    rows = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
+    ]
+    return {
+        int(row[1].rpartition(":")[2], 16)
+        for row in rows
+        if row[3] == LISTENING and row[9] in sockets
+    }
+
+
+def test_only_the_http_ports_listen(way: tuple[Engine, str]) -> None:
+    """Executors that compute together meet in the run directory, where no other user comes."""
+    engine, _ = way
+    ports = {port for pid in engine.pids() for port in listening_ports(pid)}
+    assert ports == {engine.ports.http_port, engine.ports.admin_port}
+
+
 def test_a_rank_that_hangs_holds_nobody_up_for_ever(tmp_path: Path, tiny_model: Path) -> None:
     """The others wait for it no longer than a step may take; then the group starts again and the
     streams go on.
