@@ -37,8 +37,8 @@ class Connection(Protocol):
         """Call `on_lost` once if the client leaves before its answer, even if it has left."""
         ...
 
-    def close_after_response(self) -> None:
-        """Close when the running response is complete."""
+    def close_soon(self) -> None:
+        """Close when the running response is complete and nothing has come for a moment."""
         ...
 
     @property

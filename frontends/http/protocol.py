@@ -103,10 +103,11 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._has_ended:
             self._tell_lost()
 
-    def close_after_response(self) -> None:
-        """Close when the running response is complete."""
-        if self._running is not None:
-            self._running.keep_alive = False
+    def close_soon(self) -> None:
+        """Close when the running response is complete and nothing has come for a moment: a client
+        that keeps its connections may send its next request before it can see the end.
+        """
+        self.timeout_keep_alive = self._limits.linger_s  # type: ignore[assignment]
 
     @property
     def takes_parts(self) -> bool:

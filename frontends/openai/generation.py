@@ -256,7 +256,7 @@ class Stream:
         if self._failure is None:
             return self._renderer.usage(self._usage) + DONE
         self._exchange.count_rejection(self._failure)
-        self._exchange.connection.close_after_response()
+        self._exchange.connection.close_soon()
         return event(self._failure.body())
 
 

@@ -279,6 +279,21 @@ def test_a_request_sent_during_an_answer_waits_for_it(rig: HttpRig) -> None:
         assert reader.answer().status == 200
 
 
+def test_a_request_behind_a_stream_that_failed_is_answered(rig: HttpRig) -> None:
+    """The connection ends after a failure, but not under a request of a client that could not know
+    it yet.
+    """
+    with rig.connect() as raw:
+        raw.sendall(completion("hold", stream=True) + request("GET", "/version"))
+        reader = RawReader(raw)
+        reader.head()
+        reader.chunk()
+        rig.tokenizer_epoch = 2  # the one that had the request has died
+        assert b'"error"' in b"".join(iter(reader.chunk, b""))
+        assert reader.answer().status == 200
+        assert reader.is_closed()
+
+
 def test_too_much_sent_ahead_cuts_the_connection(rig: HttpRig) -> None:
     """What is held for later is bounded: a client that floods during its answer is cut."""
     with rig.connect() as raw:
