@@ -19,6 +19,7 @@ from core.clock import NS_PER_S
 from core.errors import RejectionReason
 from core.messages.http import Chunk
 from core.tenancy import TrafficClass
+from dashboard.frame import Frame, Histogram
 from dashboard.history import MAX_SAMPLES, History
 from dashboard.source.live import LiveSource
 from frontends.board_source import BoardSource
@@ -37,6 +38,15 @@ SCRAPE_EVERY = 3  # periods
 TENANTS_SHOWN = 8
 TENANTS_KNOWN = 16
 GROWTH_BYTES = 64 * 1024
+FILLING_S = 2 * MAX_SAMPLES  # as many frames, which fill the cache of quantiles too
+
+
+def later(frame: Frame, after_s: int) -> Frame:
+    """Return a frame of a later second, in which other first tokens have come."""
+    ttft = frame.totals.ttft
+    came = Histogram((after_s, *ttft.counts[1:]), ttft.sum_s + after_s)
+    totals = msgspec.structs.replace(frame.totals, ttft=came)
+    return msgspec.structs.replace(frame, taken_s=frame.taken_s + after_s, totals=totals)
 
 
 class Life:
@@ -59,9 +69,9 @@ class Life:
             self._serve(f"early-{number}")
         self.period()
         frame = self._live.read()
-        for second in range(MAX_SAMPLES):
-            self._history.push(msgspec.structs.replace(frame, taken_s=frame.taken_s + second))
-        self._clock.now_s += MAX_SAMPLES
+        for second in range(1, FILLING_S):
+            self._history.push(later(frame, second))
+        self._clock.now_s += FILLING_S
         for _ in range(3):
             self.period()
 
