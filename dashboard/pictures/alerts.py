@@ -61,8 +61,8 @@ def _broken_promises(view: View) -> Iterator[Span]:
     hit = {name: number for name, number in broken.items() if number}
     if hit:
         worst = max(hit, key=lambda name: hit[name])
-        words = f"promises broken in the last 15 s: {sum(hit.values())} refused, most of {worst}"
-        yield words, Tone.ALARM
+        number = sum(hit.values())
+        yield f"{number} promise{'s' * (number > 1)} broken in 15 s, most to {worst}", Tone.ALARM
 
 
 def _unfair(frame: Frame) -> Iterator[Span]:

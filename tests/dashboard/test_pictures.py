@@ -134,7 +134,7 @@ def test_the_last_event_of_each_sort_is_told_with_its_numbers() -> None:
          "reason": "set tenants.acme.weight 3", "change": "1 > 3"},
     ]  # fmt: skip
     lines = plain_text(latest(latest_of(events), 10.0, 100, is_whole=True)).split("\n")
-    assert lines[0].endswith("9.0s ago  preempt acme admission: 18 back, 3 were free")
+    assert lines[0].endswith("9.0s ago  preempt acme admission: 18 back, 3 free")
     assert "(7)" in lines[1]
     assert lines[1].endswith("shed beta shed_predicted: in 17.0s, due in 14.4s")
     assert lines[2].endswith("none")
