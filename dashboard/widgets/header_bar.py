@@ -1,5 +1,7 @@
 """The first two lines: which engine, how it is, how old what is shown is; and the screens."""
 
+from functools import cache
+
 from textual import events
 
 from dashboard.format import Glyphs, duration
@@ -51,6 +53,7 @@ def state_of(frame: Frame) -> str:
     return "stopping" if frame.stopping else "draining" if frame.draining else "live"
 
 
+@cache
 def tabs_line(active: str) -> Line:
     """Return the second line: the screens and their keys."""
     spans: list[Span] = []
