@@ -38,7 +38,7 @@ class EngineConfig:
     dtype: str = "bfloat16"
     """Weights, activations and KV: `bfloat16` or `float32`."""
     quantization: str = "none"
-    """Weights of products: `none` (as `dtype`), `int8` or `int4`."""
+    """Weights of products: `none` (as `dtype`), `int8`, or `int4` where they were in 4 bits."""
     replicas: int = 1
     """Copies of the model, each with its own KV pool."""
     tensor_parallel: int = 1
