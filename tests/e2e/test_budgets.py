@@ -41,7 +41,7 @@ def test_clients_that_keep_to_retry_after_all_succeed(engine: Engine) -> None:
         client = openai.OpenAI(
             base_url=f"{engine.url}/v1",
             api_key="unused",
-            max_retries=5,
+            max_retries=NUM_CLIENTS,  # each time one of them gets through
             http_client=openai.DefaultHttpxClient(verify=False),
         )
         with client:
