@@ -58,8 +58,8 @@ class DashboardScreen(Screen[None]):
         raise NotImplementedError
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Return blank lines: what is on this screen covers all of it."""
-        return [Strip.blank(crop.width, self.rich_style)] * crop.height
+        """Return blank lines, which nobody sees: what is on this screen covers all of it."""
+        return [Strip.blank(crop.width)] * crop.height
 
     def show(self, view: View) -> None:
         """Draw a view."""
