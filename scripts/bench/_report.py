@@ -133,10 +133,11 @@ def run(
 
 
 def _commit() -> str:
-    done = subprocess.run(
-        ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=10"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=10"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:  # a machine without git
+        return "unknown"
     return done.stdout.strip() or "unknown"
 
 

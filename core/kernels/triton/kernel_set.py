@@ -85,7 +85,7 @@ class TritonKernels:
         self, shape: AttentionShape, cos_sin: Tensor, rule: AttentionRule = PLAIN_RULE
     ) -> TritonPagedAttention:
         """Return the attention."""
-        return TritonPagedAttention(shape, self.place(cos_sin), rule)
+        return TritonPagedAttention(shape, self.place(cos_sin), rule, self.dtype)
 
     def _bias(self, bias: Tensor | None) -> Tensor | None:
         return None if bias is None else self.place(bias).to(self.dtype)

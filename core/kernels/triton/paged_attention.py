@@ -46,6 +46,15 @@ class Tile:
     num_stages: int
 
 
+def float32_tiles(head_dim: int) -> tuple[Tile, Tile]:
+    """Return (narrow, wide) for products in full float32, which no matrix instruction has.
+
+    They are for comparisons, not for speed: the largest whose registers do not spill.
+    """
+    narrow = Tile(NARROW_ROWS, 32, num_warps=8, num_stages=1)
+    return narrow, narrow if head_dim > 128 else Tile(32, 32, num_warps=8, num_stages=1)
+
+
 def narrow_tile(head_dim: int) -> Tile:
     """Return the tile of decodes."""
     return Tile(NARROW_ROWS, 64 if head_dim <= 128 else 32, num_warps=4, num_stages=3)
@@ -217,17 +226,21 @@ class TritonPagedAttention:
     """
 
     def __init__(
-        self, shape: AttentionShape, cos_sin: Tensor, rule: AttentionRule = PLAIN_RULE
+        self,
+        shape: AttentionShape,
+        cos_sin: Tensor,
+        rule: AttentionRule = PLAIN_RULE,
+        dtype: torch.dtype = torch.bfloat16,
     ) -> None:
         """`cos_sin` float32 [positions, head_dim], on the device that computes."""
-        self._tiles = (
-            narrow_tile(shape.head_dim),
-            wide_tile(
-                shape.head_dim,
-                capability_of(cos_sin.device),
-                is_ruled=rule.softcap != 0.0 or rule.window != 0,
-            ),
+        wide = wide_tile(
+            shape.head_dim,
+            capability_of(cos_sin.device),
+            is_ruled=rule.softcap != 0.0 or rule.window != 0,
         )
+        self._tiles = narrow_tile(shape.head_dim), wide
+        if dtype == torch.float32:
+            self._tiles = float32_tiles(shape.head_dim)
         assert all(SPLIT_KEYS % tile.keys == 0 for tile in self._tiles), "a tile in two parts"
         self._shape, self._cos_sin, self._window = shape, cos_sin, rule.window
         self._factor, self._cap = score_factors(rule, shape.head_dim)

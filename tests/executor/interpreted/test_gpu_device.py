@@ -27,12 +27,12 @@ def open_interpreter(settings: ExecutorSettings) -> GpuDevice:
     return GpuDevice(settings, torch.device(DEVICE), "interpreter")
 
 
-@pytest.fixture
-def driver(directory: Path, tmp_path: Path) -> PlanDriver:
-    """An executor with memory for swapped blocks, loaded."""
+@pytest.fixture(scope="module")
+def driver(directory: Path) -> PlanDriver:
+    """An executor with memory for swapped blocks, loaded once: its steps are timed then."""
     torch.set_num_threads(1)
     settings = settings_for(
-        directory, swap_memory_bytes=2**16, cache_directory=tmp_path, max_model_len=64
+        directory, swap_memory_bytes=2**16, cache_directory=directory, max_model_len=64
     )
 
     def executor(rows: RecordArray, spans: object, clock: object) -> LocalExecutor:
@@ -64,11 +64,14 @@ def test_a_swapped_sequence_goes_on_as_if_nothing_had_happened(driver: PlanDrive
     old, new = sequence.blocks[:3], [driver.free_blocks.pop() for _ in range(3)]
     driver.copy(*((CopyDirection.OUT, block, i) for i, block in enumerate(old)))
     driver.free_blocks += old
-    driver.finish([driver.add(range(50, 70), 1)])
+    other = driver.add(range(50, 70), 1)
+    driver.finish([other])
     driver.copy(*((CopyDirection.IN, block, i) for i, block in enumerate(new)))
     sequence.blocks[:3] = new
     driver.rows["block_table"][sequence.row][:3] = new
     driver.finish([sequence])
+    driver.release(sequence)
+    driver.release(other)
     assert sequence.outputs == expected.outputs
     for block, host_block in ((64, 0), (-1, 0), (0, driver.info.num_host_blocks), (0, -1)):
         with pytest.raises(IndexError, match="outside"):
@@ -78,10 +81,11 @@ def test_a_swapped_sequence_goes_on_as_if_nothing_had_happened(driver: PlanDrive
 def test_launched_steps_are_collected_in_order(driver: PlanDriver) -> None:
     """Two steps may be given to the device at once, and each knows its own tokens."""
     first, second = driver.add([5, 6, 7], 1), driver.add([8, 9], 1)
+    before = driver.executor.statistics().tokens
     steps = [
         driver.executor.launch(driver.plan({each: each.prompt_len})) for each in (first, second)
     ]
     results = [step.collect() for step in steps]
     assert [result.rows["row"].tolist() for result in results] == [[first.row], [second.row]]
     assert results[1].started_ns >= results[0].finished_ns
-    assert driver.executor.statistics().tokens == 5
+    assert driver.executor.statistics().tokens == before + 5

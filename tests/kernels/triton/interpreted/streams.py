@@ -32,7 +32,7 @@ PADDING_ROWS = 3
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 Steps = tuple[dict[int, int], ...]  # tokens of each sequence that takes part, step by step
-MakeAttention = Callable[[AttentionShape, Tensor, AttentionRule], PagedAttention]
+MakeAttention = Callable[[AttentionShape, Tensor, AttentionRule, torch.dtype], PagedAttention]
 
 
 def rope(head_dim: int) -> Tensor:
@@ -90,7 +90,7 @@ class Case:
     def check(self, make: MakeAttention = TritonPagedAttention) -> None:
         """Raise AssertionError where `make`'s attention differs from the reference."""
         table = rope(self.shape.head_dim)
-        got = self.outputs(make(self.shape, table.to(DEVICE), self.rule), DEVICE)
+        got = self.outputs(make(self.shape, table.to(DEVICE), self.rule, self.dtype), DEVICE)
         expected = self.outputs(TorchPagedAttention(self.shape, table, self.rule), "cpu")
         tolerance = TOLERANCE[self.dtype]
         for index, (ours, reference) in enumerate(zip(got, expected, strict=True)):

@@ -1,0 +1,43 @@
+"""The GPU benchmark without a GPU: correctness by the interpreter, and what it cannot do."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a bare checkout does: any interpreter, no installation."""
+    return subprocess.run(
+        [ROOT / "scripts" / "bench" / "gpu", *arguments],
+        cwd=ROOT, env=os.environ | {"PYTHON": sys.executable},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_interpreter_finds_kernels_and_runner_right() -> None:
+    """All bars that need no GPU hold, and the report says that speed was not measured."""
+    done = run("--interpret", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert report["figures"]["runner"]["tokens_that_differ"] == 0
+    assert report["figures"]["kernels"]["failed"] == 0
+    assert "no GPU" in report["figures"]["not_measured"]
+    assert not any("llama" in bar["name"] for bar in report["bars"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_without_a_gpu_nothing_is_measured_and_it_is_said() -> None:
+    """One line, and the exit status of a benchmark that could not measure."""
+    done = run()
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "finds no GPU; --interpret" in done.stderr
