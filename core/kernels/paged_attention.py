@@ -24,6 +24,7 @@ Int32Array = npt.NDArray[np.int32]
 
 MAX_TILE_ROWS = 12  # (token, query head) rows of one unit of work of the C++ kernel
 MAX_NATIVE_HEAD_DIM = 256
+MAX_BLOCKS_FETCHED = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,11 +331,14 @@ def _work_units(num_rows: Int32Array, num_kv_heads: int) -> tuple[Int32Array, ..
 
 
 def _blocks_read(batch: AttentionBatch, block_size: int, window: int) -> Int32Array:
-    """Return the blocks that the step's tokens see, each once, sequence after sequence."""
+    """Return the blocks that the step's tokens see, each once, sequence after sequence.
+
+    Of very many only the first: products never fetch as much.
+    """
     ends = batch.first_position + batch.num_tokens
     first = np.maximum(batch.first_position - (window - 1), 0) if window else np.zeros_like(ends)
     column = np.arange(batch.block_tables.shape[1])
     is_read = (column >= (first // block_size)[:, None]) & (column * block_size < ends[:, None])
-    blocks = batch.block_tables[is_read]
+    blocks = batch.block_tables[is_read][:MAX_BLOCKS_FETCHED]
     places = np.sort(np.unique(blocks, return_index=True)[1])
     return np.ascontiguousarray(blocks[places])
