@@ -116,12 +116,13 @@ def build_native(cache_directory: Path, sources: Sequence[str] = SOURCES) -> Pat
     flags = FLAGS if platform.machine() == "x86_64" else GENERIC_FLAGS
     key = _key(compiler, flags, runtimes[0], sources)
     target = cache_directory / f"{LIBRARY_PREFIX}{key}.so"
-    if not target.exists():
+    if not _mark_used(target):
         logger.info("building the native kernels (once; they are kept in %s)", cache_directory)
         cache_directory.mkdir(parents=True, exist_ok=True)
         _sweep_abandoned(cache_directory)
         _compile(compiler, flags, runtimes[0], sources, target)
-    _keep_latest(target)
+        _mark_used(target)
+    _sweep_unused(cache_directory)
     return target
 
 
@@ -151,22 +152,31 @@ def _sweep_abandoned(cache_directory: Path) -> None:
                 shutil.rmtree(build, ignore_errors=True)
 
 
-def _keep_latest(used: Path) -> None:
-    """Note that `used` is in use, and delete all but the libraries that were used last.
+def _mark_used(library: Path) -> bool:
+    """Note that `library` is in use; return whether it is there.
 
     The time of access is set by hand, since file systems need not keep it.
     """
     try:
-        os.utime(used, ns=(time.time_ns(), used.stat().st_mtime_ns))
+        os.utime(library, ns=(time.time_ns(), library.stat().st_mtime_ns))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except OSError as error:
-        logger.info("old kernels are not swept, the cache cannot be written: %s", error)
-        return
+        logger.info("kernels come from a cache that cannot be written: %s", error)
+    return True
+
+
+def _sweep_unused(cache_directory: Path) -> None:
+    """Delete all but the libraries that were used last, as far as the cache can be written."""
     times = {}
-    for library in used.parent.glob(f"{LIBRARY_PREFIX}*.so"):
+    for library in cache_directory.glob(f"{LIBRARY_PREFIX}*.so"):
         with suppress(FileNotFoundError):  # another process has just swept it
             times[library] = library.stat().st_atime_ns
     for library in sorted(times, key=times.__getitem__)[:-LIBRARIES_KEPT]:
-        library.unlink(missing_ok=True)
+        try:
+            library.unlink(missing_ok=True)
+        except OSError as error:
+            logger.info("old kernels stay in the cache: %s", error)
 
 
 def _compile(

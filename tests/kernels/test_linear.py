@@ -32,17 +32,23 @@ Product = Callable[[Tensor, Tensor], Tensor]
 
 
 class Operands:
-    """Random weights, inputs and second operands of one shape."""
+    """Random weights, inputs and second operands of one shape.
 
-    def __init__(self, rows: int, inputs: int, columns: int, dtype: torch.dtype) -> None:
+    Those for `int4` are weights that 4 bits hold: others would be kept in 8.
+    """
+
+    def __init__(
+        self, rows: int, inputs: int, columns: int, dtype: torch.dtype, quantization: str = "none"
+    ) -> None:
         generator = torch.Generator().manual_seed(rows * inputs + columns)
 
         def random(*shape: int) -> Tensor:
             return torch.randn(*shape, generator=generator)
 
-        # Whatever the format, weights that 4 bits hold: others would be kept in 8.
-        self.weight = on_grid(random(columns, inputs) / inputs**0.5).to(dtype)
-        self.up = on_grid(random(columns, inputs) / inputs**0.5).to(dtype)
+        weights = [random(columns, inputs) / inputs**0.5 for _ in range(2)]
+        if quantization == "int4":
+            weights = [on_grid(weight) for weight in weights]
+        self.weight, self.up = (weight.to(dtype) for weight in weights)
         self.x = random(rows, inputs).mul(3).to(dtype)
         self.other = random(rows, columns).to(dtype)
         self.norm = 1 + random(inputs) / 10
@@ -78,10 +84,10 @@ def test_weights_stay_in_4_bits_only_where_these_hold_them(
     inputs: int, columns: int, dtype: torch.dtype
 ) -> None:
     """`int4` keeps weights on a grid in 4 bits, and all others in 8."""
-    operands = Operands(1, inputs, columns, dtype)
+    operands = Operands(1, inputs, columns, dtype, "int4")
     assert pack_matrix(operands.weight, INT4).format.startswith("int4")
-    others = torch.randn(columns, inputs, generator=torch.Generator().manual_seed(inputs)).to(dtype)
-    assert pack_matrix(others, INT4).format.startswith("int8")
+    others = Operands(1, inputs, columns, dtype)
+    assert pack_matrix(others.weight, INT4).format.startswith("int8")
 
 
 @DTYPES
@@ -93,7 +99,7 @@ def test_native_equals_reference(
     kind: str, quantization: str, rows: int, inputs: int, columns: int, dtype: torch.dtype
 ) -> None:
     """Every product of odd shapes and every format of weights agrees to the rounding of numbers."""
-    operands = Operands(rows, inputs, columns, dtype)
+    operands = Operands(rows, inputs, columns, dtype, quantization)
     got = operands.products(native(dtype, quantization))[kind](operands.x, operands.other)
     expected = operands.products(reference(dtype, quantization))[kind](operands.x, operands.other)
     assert got.dtype == dtype
@@ -108,7 +114,7 @@ def test_a_row_is_the_same_alone_and_among_others(
     kind: str, quantization: str, dtype: torch.dtype
 ) -> None:
     """A token's product is bit-identical whatever other tokens are in the step."""
-    operands = Operands(65, 576, 96, dtype)
+    operands = Operands(65, 576, 96, dtype, quantization)
     product = operands.products(native(dtype, quantization))[kind]
     together = product(operands.x, operands.other)
     for rows in (1, 2, 3, 8, 12, 31, 64):
@@ -121,7 +127,7 @@ def test_a_row_is_the_same_alone_and_among_others(
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 def test_nan_stays_in_its_row(kind: str, quantization: str, poison: float) -> None:
     """A row with a NaN or an infinity ends as NaN or infinity and does not touch its neighbours."""
-    operands = Operands(14, 32, 32, torch.float32)
+    operands = Operands(14, 32, 32, torch.float32, quantization)
     operands.x[6, 5] = poison
     out = operands.products(native(torch.float32, quantization))[kind](operands.x, operands.other)
     assert (~out.isfinite()).any(dim=1).nonzero().flatten().tolist() == [6]

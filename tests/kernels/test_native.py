@@ -69,13 +69,15 @@ def test_a_cache_that_cannot_be_written_is_read(
     for path in others:
         path.write_bytes(b"")
 
-    def refuse(path: Path, ns: tuple[int, int]) -> None:
+    def refuse(path: Path, **how: object) -> None:
         raise PermissionError(f"{path} is read-only")
 
     monkeypatch.setattr(os, "utime", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
     with caplog.at_level(logging.INFO):
         assert build_native(tmp_path, SMALL) == used
-    assert "read-only" in caplog.text
+    assert "cannot be written" in caplog.text
+    assert "stay in the cache" in caplog.text
     assert set(tmp_path.iterdir()) == {used, *others}
 
 
