@@ -28,23 +28,17 @@ def namespace_digest(secret: bytes, tenant: str, adapter: str) -> bytes:
     return hasher.digest()
 
 
-def block_digest(secret: bytes, parent: bytes, token_ids: npt.NDArray[np.int32]) -> bytes:
-    """Return the name, 16 bytes, of the block `token_ids` (int32[block_size]) behind `parent`."""
-    hasher = _block_hasher(secret).copy()
-    hasher.update(parent)
-    hasher.update(token_ids.data)
-    return hasher.digest()
-
-
 def chain_digests(
     secret: bytes, parent: bytes, token_ids: npt.NDArray[np.int32], block_size: int
 ) -> list[bytes]:
-    """Return the name of each full block of `token_ids` (int32[n]), the first behind `parent`."""
+    """Return the names, 16 bytes each, of the full blocks of `token_ids` (int32[n]), the first of
+    which is behind `parent`.
+    """
     keyed, digests = _block_hasher(secret), list[bytes]()
-    for start in range(0, len(token_ids) - block_size + 1, block_size):
+    ids, num_bytes = token_ids.tobytes(), block_size * token_ids.itemsize
+    for start in range(0, len(ids) - num_bytes + 1, num_bytes):
         hasher = keyed.copy()
-        hasher.update(parent)
-        hasher.update(token_ids[start : start + block_size].data)
+        hasher.update(parent + ids[start : start + num_bytes])
         parent = hasher.digest()
         digests.append(parent)
     return digests

@@ -159,7 +159,8 @@ class HeadracePolicy(Policy):
         self._shares.follow_prices(self._models.typical(), step.now_ns)
         self._shares.charge_decodes(step.replica, decodes)
         contenders = self._contenders(step, decodes)
-        contenders.pass_over(self._company, budget.longest_ns())
+        if step.prefills() or self._flows.has_waiting():
+            contenders.pass_over(self._company, budget.longest_ns())
         num_before = step.tokens_left
         ended = self._hand_out(step, budget, contenders)
         num_granted = num_before - step.tokens_left

@@ -32,7 +32,7 @@ class LentRows:
         one is called back.
         """
         num_free = self._max_num_seqs - step.num_running
-        if num_free > sum(owed.values()):
+        if not self._flows.has_waiting() or num_free > sum(owed.values()):
             return reasons
         num_wanted = sum(
             min(num_rows, self._num_ready(each, reasons)) for each, num_rows in owed.items()

@@ -86,8 +86,6 @@ class StartLimits:
         self._is_fixed = [not config.preemptible for config in self._classes]
         self._is_paused = [name in limits.paused for name in names]
         self._is_class_paused = [each.label in limits.paused_classes for each in TrafficClass]
-        self._is_limited = [self._has_limits(index) for index in range(len(names))]
-        self._limited_classes = [c for c in range(NUM_CLASSES) if self._class_has_limits(c)]
         self._num_running += [0] * (len(names) - len(self._num_running))
         for on in self._replicas.values():
             on.tenants += [Running() for _ in range(len(names) - len(on.tenants))]
@@ -206,9 +204,8 @@ class StartLimits:
         on.tenants[tenant].count(sign, held.num_blocks)
         on.classes[request.traffic_class].count(sign, held.num_blocks)
         self._num_running[tenant] += sign
-        if self._is_limited[tenant]:
-            for each in self._replicas:
-                self._look_at_tenant(each, tenant)
+        for each in self._replicas:
+            self._look_at_tenant(each, tenant)
         on.has_changed = True
 
     def _look_at_all(self) -> None:
@@ -216,7 +213,6 @@ class StartLimits:
             on.quotas = [_share(each.kv_quota_fraction, on.num_blocks) for each in self._tenants]
             on.shares = [_share(each.max_kv_fraction, on.num_blocks) for each in self._classes]
             on.tenant_reasons, on.reasons = [NOTHING] * len(self._tenants), None
-            on.class_reasons = [NOTHING] * NUM_CLASSES
             for tenant in range(len(self._tenants)):
                 self._look_at_tenant(replica, tenant)
             on.has_changed = True
@@ -245,8 +241,8 @@ class StartLimits:
 
     def _look_at_classes(self, on: OnReplica) -> None:
         lacks_rows = self._lacks_rows([has.num_requests for has in on.classes])
-        for index in self._limited_classes:
-            config, has, reason = self._classes[index], on.classes[index], NOTHING
+        for index, (config, has) in enumerate(zip(self._classes, on.classes, strict=True)):
+            reason = NOTHING
             if self._is_class_paused[index]:
                 reason = Blocked.PAUSED
             elif 0 < on.shares[index] <= has.num_blocks or 0 < config.max_seqs <= has.num_requests:
@@ -255,18 +251,6 @@ class StartLimits:
                 reason = Blocked.RESERVE
             if on.class_reasons[index] is not reason:
                 on.class_reasons[index], on.reasons = reason, None
-
-    def _has_limits(self, tenant: int) -> bool:
-        """Tell whether anything at all can keep a tenant from starting more."""
-        config = self._tenants[tenant]
-        has_caps = config.max_concurrency > 0 or config.kv_quota_fraction < 1
-        return has_caps or self._is_paused[tenant] or bool(config.replicas)
-
-    def _class_has_limits(self, traffic_class: int) -> bool:
-        """Tell the same of a class."""
-        config = self._classes[traffic_class]
-        has_caps = config.max_seqs > 0 or config.max_kv_fraction < 1
-        return has_caps or self._is_class_paused[traffic_class] or self._num_reserved > 0
 
     def _lacks_rows(self, running: list[int]) -> list[bool]:
         """Tell which classes find all rows taken or reserved for others; `running` is by class."""
