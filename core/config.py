@@ -33,7 +33,7 @@ class EngineConfig:
     """Name clients use; empty = the last part of `model`."""
     executor: str = "local"
     """`local` runs the model, `simulated` draws token ids from a hash at a modelled speed."""
-    device: str = "auto"
+    device: str = "cpu"
     """`cpu`, `cuda` (a GPU for each replica), or `auto`: a GPU where one can do what is asked."""
     dtype: str = "bfloat16"
     """Weights, activations and KV: `bfloat16` or `float32`."""
