@@ -5,6 +5,7 @@ Owns: the socket, the check of arguments and the answers. Never knows: how a chi
 what a change means (`tenants`, `reload`, `log_levels`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import zmq
@@ -71,10 +72,18 @@ class SupervisorCalls:
         return self._port.socket
 
     def receive(
-        self, tree: SupervisionTree, default_drain_s: float, now_ns: int
-    ) -> list[StopOrRestart]:
-        """Answer the calls that have come and return what is to be done."""
-        wanted = []
+        self,
+        tree: SupervisionTree,
+        default_drain_s: float,
+        now_ns: int,
+        stop: Callable[[float], None],
+    ) -> list[str]:
+        """Answer the calls that have come; return the children to be restarted.
+
+        A stop is begun before it is confirmed, by `stop(drain_s)`: what is asked next must find it.
+        A restart comes after, since the answer may go by the child itself.
+        """
+        restarts = []
         for received in self._port.receive(CALLS_PER_TURN):
             call = received.message
             try:
@@ -84,10 +93,13 @@ class SupervisorCalls:
                     call.call_id, error=str(error), code=error.code, as_of_ns=now_ns
                 )
             else:
-                wanted += [] if request is None else [request]
+                if request is not None and request.restart:
+                    restarts.append(request.restart)
+                elif request is not None:
+                    stop(request.drain_s)
                 reply = ControlReply(call.call_id, result=result, as_of_ns=now_ns)
             self._port.send(reply, received.peer)
-        return wanted
+        return restarts
 
     def _carry_out(
         self, call: ControlCall, tree: SupervisionTree, default_drain_s: float

@@ -200,12 +200,12 @@ class Supervisor:
             self.request_stop(self._config.scheduler.drain_timeout_ms * NS_PER_MS, now_ns)
 
     def _take_calls(self, now_ns: int) -> None:
+        def stop(drain_s: float) -> None:
+            self.request_stop(int(drain_s * NS_PER_S), now_ns)
+
         default_s = self._config.scheduler.drain_timeout_ms / 1000
-        for request in self._calls.receive(self.tree, default_s, now_ns):
-            if request.restart:
-                self._act(self.tree.restart(request.restart, now_ns))
-            else:
-                self.request_stop(int(request.drain_s * NS_PER_S), now_ns)
+        for child_id in self._calls.receive(self.tree, default_s, now_ns, stop):
+            self._act(self.tree.restart(child_id, now_ns))
 
     def _collect_exits(self, ready: set[object], now_ns: int) -> None:
         for child_id, process in list(self._processes.items()):
