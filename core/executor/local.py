@@ -186,9 +186,9 @@ class LocalExecutor:
             *((ranks.size, ranks.rank) if ranks.size > 1 else ()),
         )  # fmt: skip
 
-        def measure() -> list[MeasuredStep]:
+        def measure(shapes: Sequence[StepShape]) -> list[MeasuredStep]:
             scratch = device.make_scratch_backend(backend)
-            return StepTimer(scratch, len(self._rows), self._clock, ranks).measure()
+            return StepTimer(scratch, len(self._rows), self._clock, ranks).measure(shapes)
 
         return known_or_measured(settings.cache_directory, facts, measure, ranks)
 

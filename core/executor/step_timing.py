@@ -8,8 +8,10 @@ The shapes tell the five prices of a `CostBasis` apart: few and many decodes, sh
 contexts, prompt chunks with and without tokens before them. The shortest of a few runs counts,
 because whatever disturbs a run makes it longer; what disturbs all runs is for the moving factors of
 `core.policy.calibration`. A basis that cannot be kept is measured again at the next start, and so
-is one that fits its own steps badly: other work came and went while they ran. The speed of copies
-to host memory takes a few milliseconds, and is measured at every start.
+is one that fits its own steps badly: other work came and went while they ran. One that was measured
+while other work ran all the time, or with slower kernels, is too slow: a few steps at every start
+tell. Steps that are slower than the basis prove nothing, and it is kept. The speed of copies to
+host memory takes a few milliseconds, and is measured at every start.
 """
 
 import hashlib
@@ -73,6 +75,9 @@ SHAPES = (
     StepShape(1, 64, 1024),
 )
 
+CHECKED = (StepShape(8, 1, 32), StepShape(1, 128, 0))  # at every start
+FASTER = 0.7  # of what the basis says; its own fit is not that far off
+
 
 class StepTimer:
     """Runs steps on `backend`, on blocks that nobody holds."""
@@ -85,12 +90,12 @@ class StepTimer:
         self._ranks = ranks
         self._random = np.random.default_rng(0)
 
-    def measure(self) -> list[MeasuredStep]:
-        """Run every shape that rows and context allow; return the shortest time of each."""
+    def measure(self, shapes: Sequence[StepShape] = SHAPES) -> list[MeasuredStep]:
+        """Run those of `shapes` that rows and context allow; return the shortest time of each."""
         begin_ns = self._clock.now_ns()
         num_positions = self._backend.model.num_positions
         measured = []
-        for shape in SHAPES:
+        for shape in shapes:
             if shape.context + shape.num_tokens > num_positions:
                 continue
             if shape.num_sequences > self._num_rows:
@@ -157,7 +162,7 @@ def copy_speed(space: SwapCopies, num_blocks: int, block_bytes: int, clock: Cloc
 def known_or_measured(
     directory: Path,
     facts: Sequence[object],
-    measure: Callable[[], Sequence[MeasuredStep]],
+    measure: Callable[[Sequence[StepShape]], Sequence[MeasuredStep]],
     ranks: Ranks = ALONE,
 ) -> CostBasis | None:
     """Return the basis kept in `directory` for a machine and model of these `facts`, or measure.
@@ -167,12 +172,20 @@ def known_or_measured(
     key = hashlib.sha256(repr((VERSION, SHAPES, *facts)).encode()).hexdigest()[:24]
     path = directory / f"step-costs-{key}.json"
     basis = _read(path)
-    if agree(basis is None, ranks):
-        steps = measure()
-        basis = fit_basis(steps)
-        if fit_error(basis, steps) <= KEPT_ERROR_MAX:
-            _write(path, basis)
+    if agree(basis is not None, ranks):
+        steps = measure(CHECKED)
+        if not agree(basis is not None and _is_too_slow(basis, steps), ranks):
+            return basis
+        logger.info("steps are faster than they were when their costs were kept: measured again")
+    steps = measure(SHAPES)
+    basis = fit_basis(steps)
+    if fit_error(basis, steps) <= KEPT_ERROR_MAX:
+        _write(path, basis)
     return basis
+
+
+def _is_too_slow(basis: CostBasis, steps: Sequence[MeasuredStep]) -> bool:
+    return any(duration_ns < FASTER * basis.duration_ns(work) for work, duration_ns in steps)
 
 
 def _read(path: Path) -> CostBasis | None:

@@ -1,5 +1,6 @@
 """The costs of steps are measured once on a machine and found again."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,14 @@ import torch
 
 from core.executor.backend import CpuBackend
 from core.executor.kv_pool import SwapSpace
-from core.executor.step_timing import SHAPES, StepTimer, copy_speed, known_or_measured
+from core.executor.step_timing import (
+    CHECKED,
+    SHAPES,
+    StepShape,
+    StepTimer,
+    copy_speed,
+    known_or_measured,
+)
 from core.kernels.selection import Kernels
 from core.models.decoder import Decoder
 from core.models.decoder_weights import load_weights
@@ -82,18 +90,51 @@ def test_copies_whose_time_cannot_be_told_have_no_speed() -> None:
     assert copy_speed(SwapSpace([torch.zeros(4, 250)], 4), 4, 1000, ManualClock()) == 0
 
 
-def test_a_second_start_measures_nothing(tmp_path: Path) -> None:
-    """The same machine and model find what was kept."""
-    first = known_or_measured(tmp_path / "new", ["cpu", 2], lambda: MEASURED)
+def measured(shapes: Sequence[StepShape]) -> list[MeasuredStep]:
+    """Answer as a machine that is always the same."""
+    assert shapes in (SHAPES, CHECKED)
+    return MEASURED
+
+
+def times_as_long(factor: float) -> Callable[[Sequence[StepShape]], list[MeasuredStep]]:
+    """Return the measurement of a machine whose steps last `factor` times as long."""
+    steps = [MeasuredStep(work, int(factor * duration_ns)) for work, duration_ns in MEASURED]
+    return lambda _: steps
+
+
+def test_a_second_start_only_checks_what_was_kept(tmp_path: Path) -> None:
+    """The same machine and model find it, by a few steps."""
+    asked: list[Sequence[StepShape]] = []
+
+    def measure(shapes: Sequence[StepShape]) -> list[MeasuredStep]:
+        asked.append(shapes)
+        return MEASURED
+
+    first = known_or_measured(tmp_path / "new", ["cpu", 2], measure)
     assert first == fit_basis(MEASURED)
-    assert known_or_measured(tmp_path / "new", ["cpu", 2], list) == first
+    assert known_or_measured(tmp_path / "new", ["cpu", 2], measure) == first
+    assert asked == [SHAPES, CHECKED]
+
+
+def test_what_was_measured_on_a_busy_machine_does_not_stay(tmp_path: Path) -> None:
+    """Steps that are faster than the basis says prove it wrong; it is measured again and kept."""
+    assert known_or_measured(tmp_path, [], times_as_long(2)) != fit_basis(MEASURED)
+    assert known_or_measured(tmp_path, [], measured) == fit_basis(MEASURED)
+    assert known_or_measured(tmp_path, [], times_as_long(2)) == fit_basis(MEASURED)
+
+
+def test_a_start_on_a_busy_machine_keeps_what_is_known(tmp_path: Path) -> None:
+    """Steps that last longer, or are not much faster, prove nothing."""
+    known_or_measured(tmp_path, [], measured)
+    for factor in (3, 0.9):
+        assert known_or_measured(tmp_path, [], times_as_long(factor)) == fit_basis(MEASURED)
 
 
 def test_another_machine_or_model_measures_anew(tmp_path: Path) -> None:
     """Each has a file of its own."""
-    known_or_measured(tmp_path, ["cpu", 2], lambda: MEASURED)
+    known_or_measured(tmp_path, ["cpu", 2], measured)
     twice = [MeasuredStep(work, 2 * duration_ns) for work, duration_ns in MEASURED]
-    other = known_or_measured(tmp_path, ["cpu", 4], lambda: twice)
+    other = known_or_measured(tmp_path, ["cpu", 4], lambda _: twice)
     assert other == fit_basis(twice)
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -101,23 +142,23 @@ def test_another_machine_or_model_measures_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[1, 2", "{}", "[1, 2, 3, 4, 5, 6]", "[0, 0, 0, 0, 0]"])
 def test_a_damaged_file_is_measured_again(tmp_path: Path, text: str) -> None:
     """And replaced."""
-    known_or_measured(tmp_path, [], lambda: MEASURED)
+    known_or_measured(tmp_path, [], measured)
     (kept,) = tmp_path.iterdir()
     kept.write_text(text)
-    assert known_or_measured(tmp_path, [], lambda: MEASURED) == fit_basis(MEASURED)
+    assert known_or_measured(tmp_path, [], measured) == fit_basis(MEASURED)
     assert kept.read_text() != text
 
 
 def test_a_basis_that_fits_badly_is_not_kept(tmp_path: Path) -> None:
     """It is used, and the next start measures again."""
     disturbed = [*MEASURED, MeasuredStep(MEASURED[0].work, 5 * MEASURED[0].duration_ns)]
-    assert known_or_measured(tmp_path, [], lambda: disturbed) == fit_basis(disturbed)
-    assert known_or_measured(tmp_path, [], lambda: MEASURED) == fit_basis(MEASURED)
+    assert known_or_measured(tmp_path, [], lambda _: disturbed) == fit_basis(disturbed)
+    assert known_or_measured(tmp_path, [], measured) == fit_basis(MEASURED)
 
 
 def test_a_place_that_cannot_be_written_costs_only_the_next_start(tmp_path: Path) -> None:
     """The basis is used all the same."""
     blocked = tmp_path / "file"
     blocked.write_text("not a directory")
-    basis = known_or_measured(blocked, [], lambda: MEASURED)
+    basis = known_or_measured(blocked, [], measured)
     assert isinstance(basis, CostBasis)
