@@ -32,6 +32,12 @@ class HeadNorms:
     keys: int
     epsilon: float
 
+    def parts(self, qkv: Tensor) -> tuple[tuple[Tensor, Tensor], ...]:
+        """Return what of `qkv` [rows, columns] is normalized, as views, each with its norm."""
+        middle = self.queries * len(self.query)
+        end = middle + self.keys * len(self.key)
+        return (qkv[:, :middle], self.query), (qkv[:, middle:end], self.key)
+
     @property
     def num_bytes(self) -> int:
         """Memory of the norms, bytes."""
@@ -79,12 +85,9 @@ class TorchNormHeads:
 
     def __call__(self, qkv: Tensor) -> None:
         """Normalize in place."""
-        norms = self._norms
-        middle = norms.queries * len(norms.query)
-        end = middle + norms.keys * len(norms.key)
-        for part, norm in ((qkv[:, :middle], norms.query), (qkv[:, middle:end], norms.key)):
-            pieces = part.reshape(len(part), -1, len(norm))
-            part.copy_(rms_norm(pieces, norm, norms.epsilon).flatten(1))
+        for part, norm in self._norms.parts(qkv):
+            pieces = part.reshape(-1, len(norm))
+            part.copy_(rms_norm(pieces, norm, self._norms.epsilon).view(part.shape))
 
 
 class _NormAdd(ctypes.Structure):

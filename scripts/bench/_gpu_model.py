@@ -6,7 +6,7 @@ Streams have no scheduler: every step computes all of them, on blocks that lie a
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -40,10 +40,8 @@ LLAMA_3_8B = DecoderConfig(
     rms_norm_eps=1e-5,
     rope=RopeConfig(theta=500000.0, rotary_dim=128),
 )
-TOY = DecoderConfig(
-    family="llama",
-    weight_names=WeightNames(),
-    features=Features(),
+TOY = replace(
+    LLAMA_3_8B,
     vocab_size=304,
     hidden_size=64,
     intermediate_size=96,
@@ -52,7 +50,6 @@ TOY = DecoderConfig(
     num_kv_heads=2,
     head_dim=16,
     max_position=512,
-    rms_norm_eps=1e-5,
     rope=RopeConfig(theta=10000.0, rotary_dim=16),
 )
 

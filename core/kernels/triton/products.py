@@ -100,12 +100,9 @@ class TritonNormHeads:
 
     def __call__(self, qkv: Tensor) -> None:
         """Normalize."""
-        norms = self._norms
-        middle = norms.queries * len(norms.query)
-        end = middle + norms.keys * len(norms.key)
-        for part, norm in ((qkv[:, :middle], norms.query), (qkv[:, middle:end], norms.key)):
+        for part, norm in self._norms.parts(qkv):
             pieces = part.reshape(-1, len(norm))
-            part.copy_(rms_norm(pieces, norm, norms.epsilon).view(part.shape))
+            part.copy_(rms_norm(pieces, norm, self._norms.epsilon).view(part.shape))
 
 
 class TritonVocabulary:
