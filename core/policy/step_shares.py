@@ -5,7 +5,7 @@ knows: who is served with them.
 
 A cap is a share of what all steps take. What a class leaves of it is saved for `SAVED_STEPS` steps,
 so that one short prompt, of a probe, say, is computed in one step and not in as many as its share
-of a small step makes it. What was taken too much, by decodes, is made up for.
+of a small step makes it. Decodes are never held back: what they take beyond a cap is no debt.
 """
 
 from dataclasses import dataclass
