@@ -84,9 +84,9 @@ class Locality:
 
     def blocked(self, step: Step, request: Request) -> bool:
         """Take in that `request` was tried and did not start; True = its flow has others to try,
-        before which it would have gone.
+        before which it would have gone: once in a step.
         """
-        if not self._is_on:
+        if not self._is_on or request.flow in self._tried:
             return False
         self._tried.add(request.flow)
         choice = self._choices.get((step.replica, request.flow))

@@ -173,6 +173,17 @@ def test_who_is_blocked_gives_its_turn_back() -> None:
     assert [rig.start() for _ in range(5)] == [2, 4, 6, 3, 5]
 
 
+def test_who_is_blocked_twice_in_a_step_ends_the_turns_of_its_flow() -> None:
+    """Once those before it have started it is the first, and has nobody to give its turn to."""
+    rig = Rig()
+    rig.waits(0)
+    rig.blocked[rig.waits(40)] = Blocked.MEMORY
+    assert rig.fill() == [1]
+    rig.waits(20)
+    for now_ns in (1, 1 + REST_NS, 1 + BYPASS_NS):
+        rig.fill(now_ns=now_ns)  # it returns
+
+
 def test_a_flow_without_hits_is_looked_at_once_in_a_while() -> None:
     """And not further than a few requests."""
     rig = Rig()
