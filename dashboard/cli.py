@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 def collect_rarely() -> None:
     """Keep the garbage collector from what stays: all that was imported, and the frame that is
-    there until the next one comes. At its usual pace it takes a tenth of the dashboard's time.
+    there until the next one comes.
     """
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)

@@ -204,13 +204,17 @@ class EngineClient:
             self._look_at_epoch(link, self._serving_epoch(index))
 
     def _look_at_epoch(self, link: _Link, epoch: int) -> None:
-        """End the operations of an instance that is gone; those of none wait for one."""
+        """End the operations of an instance that is gone; those of none go to one that comes."""
         if epoch == link.epoch:
             return
         is_gone = link.epoch != 0
         link.reset(epoch)
         if is_gone:
             _end_operations(link)
+        elif epoch:
+            for other in self._links:
+                if not other.epoch:
+                    _move(other, link)
 
     def _flush(self, link: _Link) -> None:
         """Send what waits; end what has waited too long for a tokenizer that is full or starts."""
@@ -237,6 +241,14 @@ class EngineClient:
 def new_operation_id() -> str:
     """Return an id that no other operation has."""
     return secrets.token_hex(16)
+
+
+def _move(start: _Link, end: _Link) -> None:
+    """Let all that waits at a link without a tokenizer wait at another one."""
+    end.take_over(start)
+    for operation in list(start.operations.values()):
+        operation.detach()
+        operation.attach(end)
 
 
 def _end_operations(link: _Link) -> None:

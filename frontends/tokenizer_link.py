@@ -93,6 +93,11 @@ class TokenizerLink(Generic[OperationT]):
         self.epoch = epoch
         self.port.reconnect()
 
+    def take_over(self, other: "TokenizerLink[OperationT]") -> None:
+        """Let wait here what waits at `other`, where nobody serves."""
+        self._unsent.extend(other._unsent)
+        other._unsent.clear()
+
     def withdraw(self, operation_ids: set[str]) -> None:
         """Forget all that waits for these operations, their cancellations too."""
         kept = [entry for entry in self._unsent if entry[1].operation_id not in operation_ids]

@@ -5,6 +5,7 @@ of the executor's number where there is one that can do what is configured, else
 a GPU or an error that says what was found.
 """
 
+import logging
 from importlib import import_module
 
 import torch
@@ -13,6 +14,8 @@ from core.errors import ConfigError, StartError
 from core.executor.cpu_device import CpuDevice
 from core.executor.device import Device
 from core.executor.protocol import ExecutorSettings
+
+logger = logging.getLogger(__name__)
 
 GPU = "core.executor.gpu.gpu_device"
 
@@ -28,6 +31,7 @@ def open_device(settings: ExecutorSettings) -> Device:
         device: Device = import_module(GPU).GpuDevice.on_cuda(settings)
         return device
     if settings.device == "auto":
+        logger.warning("engine.device = auto takes the CPU: %s", obstacle)
         return CpuDevice(settings)
     raise obstacle
 
@@ -49,8 +53,8 @@ def what_keeps_from_cuda(settings: ExecutorSettings) -> ConfigError | StartError
     if not found:
         built = torch.version.cuda or "none"
         return StartError(
-            f"{asked} is asked for (engine.device = cuda), but torch {torch.__version__} (CUDA"
-            f" {built}) finds no GPU on this machine"
+            f"{asked} is asked for (engine.device = {settings.device}), but torch"
+            f" {torch.__version__} (CUDA {built}) finds no GPU on this machine"
         )
     if index >= found:
         names = ", ".join(torch.cuda.get_device_name(each) for each in range(found))

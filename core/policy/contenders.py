@@ -201,7 +201,7 @@ class Contenders:
         """Work out V, and the due times of the heads that are within the window of their tenant."""
         self._shares.advance(self._serviceable)
         if not np.count_nonzero(self._serviceable):
-            self._keys = self._due.reshape(-1, NUM_CLASSES)
+            self._keys = self._due.reshape(-1, NUM_CLASSES).copy()
             return
         keys = self._due
         unpromised = (keys >= NO_PROMISE_NS) & (keys < NOBODY_NS)

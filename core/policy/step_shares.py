@@ -57,7 +57,7 @@ class StepShares:
         """Return the classes that have memory reserved."""
         return [c for c in CLASSES if self._has_memory[c]]
 
-    def open(self, decodes: DecodeBatch, capacity: int, replica: int = 0) -> "ClassTokens":
+    def open(self, decodes: DecodeBatch, capacity: int, replica: int) -> "ClassTokens":
         """Share out a step of `capacity` tokens, of which the `decodes` have theirs."""
         used = np.bincount(decodes.traffic_class, minlength=NUM_CLASSES).tolist()
         saved = self._saved(replica)

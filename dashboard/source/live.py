@@ -101,7 +101,7 @@ class LiveSource(ControlClient):
 
     def _find(self) -> Attached | None:
         """Return the living engine; another instance of it is mapped anew. Whether it lives is
-        looked up once a second: it costs as much as to read all of its pages.
+        looked up once a second: that opens files.
         """
         attached, now_ns = self._attached, self._monotonic_ns()
         if attached is not None and 0 <= now_ns - attached.found_ns < FIND_EVERY_NS:

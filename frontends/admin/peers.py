@@ -85,22 +85,24 @@ class Peer:
     async def call(self, call: ControlCall, timeout_s: float) -> ControlReply:
         """Return the answer to `call` (its number is replaced by ours).
 
-        Raises BusyError, NotDeliveredError or NotConfirmedError, the latter `timeout_s` after the
-        call was sent.
+        Raises BusyError, NotDeliveredError or NotConfirmedError, within `timeout_s`, the wait for a
+        turn included.
         """
-        await self._take_turn()
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
+        await self._take_turn(min(TURN_TIMEOUT_S, timeout_s))
         try:
-            return await self._exchange(call, timeout_s)
+            return await self._exchange(call, max(0.0, end_s - loop.time()))
         finally:
             self._turns.release()
 
-    async def _take_turn(self) -> None:
+    async def _take_turn(self, timeout_s: float) -> None:
         """Wait until few enough calls are under way; raises BusyError."""
         if self._num_waiting >= MAX_WAITING_CALLS:
             raise BusyError(f"has {MAX_WAITING_CALLS} commands waiting")
         self._num_waiting += 1
         try:
-            async with asyncio.timeout(TURN_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 await self._turns.acquire()
         except TimeoutError:
             raise BusyError("is busy with other commands") from None

@@ -19,8 +19,16 @@ from frontends.cli.control_client import Engine, call, find_engine
 from frontends.cli.following import Follower
 from frontends.cli.recorded_trace import MACHINE_FILE, record_trace
 from frontends.cli.render import render_result
-from ipc.control.declaration import Argument, ArgumentError, Command, Effect, ReplyCode
+from ipc.control.declaration import (
+    ASK_AGAIN,
+    Argument,
+    ArgumentError,
+    Command,
+    Effect,
+    ReplyCode,
+)
 from ipc.control.registry import COMMANDS
+from ipc.messages import ControlReply
 
 DESCRIPTION = """Look into and control a running engine of this user.
 
@@ -147,22 +155,26 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
 
 def ask(engine: Engine, command: Command, args: Mapping[str, object]) -> dict[str, object]:
     """Return the result of a command; raises CommandError if it was not carried out."""
-    reply = call(engine, command.name, args)
-    if reply.error:
-        raise CommandError(reply.error, exit_code(reply.code))
-    return reply.result
+    return result_of(call(engine, command.name, args))
 
 
 def look(engine: Engine, command: Command, args: Mapping[str, object]) -> dict[str, object]:
-    """Return the result of a command that changes nothing, asked again while a busy process does
-    not answer in time: one missing piece would cost all the others. Raises CommandError.
+    """Return the result of a command that changes nothing, asked again while busy processes do not
+    answer in time: one missing piece would cost all the others. Raises CommandError.
     """
     assert command.effect is Effect.READ, command.name
-    for _ in range(LOOKS - 1):
+    for _ in range(LOOKS):
         reply = call(engine, command.name, args)
-        if reply.code != ReplyCode.NOT_CONFIRMED:
+        if reply.code not in ASK_AGAIN:
             break
-    return ask(engine, command, args) if reply.error else reply.result
+    return result_of(reply)
+
+
+def result_of(reply: ControlReply) -> dict[str, object]:
+    """Return what an answer says; raises CommandError if the command was not carried out."""
+    if reply.error:
+        raise CommandError(reply.error, exit_code(reply.code))
+    return reply.result
 
 
 def save(result: Mapping[str, object], path: Path) -> int:

@@ -13,11 +13,10 @@ from typing import NoReturn
 
 from core.terminal import CommandError, Terminal
 from frontends.cli.render import cell
-from ipc.control.declaration import ReplyCode
+from ipc.control.declaration import ASK_AGAIN
 from ipc.messages import ControlReply
 
 INTERVAL_S = 0.5
-SILENT = (ReplyCode.NOT_CONFIRMED, ReplyCode.NOT_DELIVERED, ReplyCode.BUSY)
 
 Ask = Callable[[Mapping[str, object]], ControlReply]
 
@@ -57,7 +56,7 @@ class Follower:
 
     def _complain(self, reply: ControlReply) -> None:
         """Say once that there is no answer; raise if there never will be one."""
-        if reply.code not in SILENT:
+        if reply.code not in ASK_AGAIN:
             raise CommandError(reply.error)
         if reply.code != self._complaint:
             self.terminal.note(f"waiting: {reply.error}")

@@ -35,6 +35,10 @@ class ReplyCode(StrEnum):
     FAILED = "failed"
 
 
+ASK_AGAIN = (ReplyCode.NOT_CONFIRMED, ReplyCode.NOT_DELIVERED, ReplyCode.BUSY)
+"""No answer in time: every command twice is the same as once, so whoever asks may ask again."""
+
+
 class ArgumentKind(StrEnum):
     """The type of an argument's value."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
+from core.terminal import ExitCode
 from scripts.bench._client import Client
 from scripts.bench._engine import Engine
 
@@ -241,7 +242,9 @@ async def scraped(client: Client) -> Scrape:
 
 
 async def told(engine: Engine, *words: str) -> dict[str, Any]:
-    """Return the JSON that a command of `headrace` writes; RuntimeError if it fails every time."""
+    """Return the JSON that a command of `headrace` writes; RuntimeError if it fails every time, or
+    otherwise than by a late answer.
+    """
     command = [sys.executable, "-P", "-m", "frontends.cli.main", *words, "--name", engine.name]
     err = b""
     for _ in range(COMMAND_TRIES):
@@ -252,6 +255,8 @@ async def told(engine: Engine, *words: str) -> dict[str, Any]:
         if not process.returncode:
             answer: dict[str, Any] = json.loads(out)
             return answer
+        if process.returncode != ExitCode.FAILED or b"Traceback" in err:
+            break
     raise RuntimeError(f"{' '.join(words)}: {err.decode()[-400:]}")
 
 

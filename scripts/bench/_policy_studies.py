@@ -328,7 +328,7 @@ def idle_budget_used(outcomes: Mapping[str, Figures]) -> float:
     """
     full = _tokens_per_s(outcomes["batch"], "batch")
     left = full - _tokens_per_s(outcomes["shared"], "interactive")
-    return _tokens_per_s(outcomes["shared"], "batch") / max(1.0, left)
+    return _tokens_per_s(outcomes["shared"], "batch") / left if left > 0 else 0.0
 
 
 def _tokens_per_s(outcome: Figures, traffic_class: str) -> float:

@@ -24,6 +24,11 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def num_beyond(errors: Iterable[float]) -> int:
+    """Return how many errors, in shares of a tolerance, are not within it; NaN is not."""
+    return sum(not error <= 1 for error in errors)
+
+
 def percentile(values: Sequence[float], percent: float) -> float:
     """Return the percentile by linear interpolation; NaN of nothing."""
     if not values:

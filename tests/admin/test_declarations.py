@@ -30,7 +30,6 @@ DOCS = (FOLDER.parents[1] / "docs" / "cli.md").read_text(encoding="utf-8")
 
 ALL = pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
 
-# The first draw builds tables of characters: too slow for the health check on a busy machine.
 plain_values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=300)
 json_values = plain_values | st.lists(plain_values, max_size=2)
 

@@ -176,7 +176,8 @@ def test_a_piece_of_a_trace_is_asked_for_again_while_the_scheduler_is_busy(
 
     def sometimes(call: ControlCall) -> ControlReply:
         if not next(answers, False):
-            return ControlReply(call.call_id, error="busy", code=ReplyCode.NOT_CONFIRMED)
+            code = (ReplyCode.NOT_CONFIRMED, ReplyCode.BUSY)[len(worker.calls) % 2]
+            return ControlReply(call.call_id, error="busy", code=code)
         result = {"rows": [], "columns": list(COLUMNS), "first": 0, "next": 0, "total": 0}
         return ControlReply(call.call_id, {**result, "machine": None})
 

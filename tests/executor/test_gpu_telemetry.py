@@ -73,7 +73,8 @@ def test_a_gpu_that_does_not_answer_has_no_readings(caplog: pytest.LogCaptureFix
     nvml.is_lost = True
     with caplog.at_level(logging.WARNING):
         assert gpu.readings(NS_PER_S) is NO_READINGS
-    assert "GPU is lost" in caplog.text
+        assert gpu.readings(2 * NS_PER_S) is NO_READINGS
+    assert caplog.text.count("GPU is lost") == 1
 
 
 def test_without_nvml_it_is_said_and_nothing_fails(

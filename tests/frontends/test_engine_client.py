@@ -139,6 +139,24 @@ def test_a_request_waits_for_a_tokenizer_that_starts() -> None:
     play(scenario)
 
 
+def test_of_several_tokenizers_that_start_the_first_takes_all_that_waits() -> None:
+    """A request does not fail because the one that it was to wait for takes longer."""
+
+    async def scenario(world: World) -> None:
+        world.epochs[:] = [0, 0]
+        world.client.tick()
+        with world.generate("one") as first, world.generate("two"):
+            world.epochs[1] = 2
+            world.client.tick()
+            assert world.ports[0].sent == []
+            assert {m.operation_id for m in world.ports[1].sent} == {"one", "two"}
+            world.clock.time_ns += UNSENT_LIMIT_NS
+            world.client.tick()
+            assert not first.is_finished
+
+    play(scenario, num_tokenizers=2)
+
+
 def test_without_a_tokenizer_a_request_fails_in_the_end() -> None:
     """Nothing is sent to an instance that is not there; the failure can be retried."""
 

@@ -56,7 +56,7 @@ class Rig:
         kept = np.zeros(len(self.flows), np.int8)
         for flow, blocked in (reasons or {}).items():
             kept[flow] = blocked
-        tokens = guardrails.open(self.step.decodes(), 100)
+        tokens = guardrails.open(self.step.decodes(), 100, 0)
         return Contenders(self.step, self.flows, self.policy._shares, guardrails, tokens, kept)
 
 

@@ -26,7 +26,7 @@ def decodes(num_interactive: int = 0) -> DecodeBatch:
 
 def test_reserves_and_caps_count_the_decodes_of_the_class() -> None:
     """What a class has in the step already is part of both."""
-    tokens = shares().open(decodes(15), CAPACITY)
+    tokens = shares().open(decodes(15), CAPACITY, 0)
     assert (tokens.reserved[INTERACTIVE], tokens.most[INTERACTIVE]) == (5, 35)
     assert tokens.reserved[STANDARD] == 0
     assert len(tokens.most) == NUM_CLASSES
@@ -35,7 +35,7 @@ def test_reserves_and_caps_count_the_decodes_of_the_class() -> None:
 def test_what_a_class_leaves_of_its_cap_is_saved_for_a_few_steps() -> None:
     """After steps without it a class may take several shares in one step, but no more."""
     steps = shares(ClassConfig(max_step_fraction=0.1))
-    most = [steps.open(decodes(), CAPACITY).most[INTERACTIVE] for _ in range(SAVED_STEPS + 2)]
+    most = [steps.open(decodes(), CAPACITY, 0).most[INTERACTIVE] for _ in range(SAVED_STEPS + 2)]
     assert most == [10 * min(step + 1, SAVED_STEPS) for step in range(SAVED_STEPS + 2)]
 
 
@@ -43,10 +43,10 @@ def test_in_the_long_run_a_class_takes_its_share_and_no_more() -> None:
     """One that takes all it may in each step gets its share of each."""
     steps = shares(ClassConfig(max_step_fraction=0.1))
     for _ in range(SAVED_STEPS):
-        steps.open(decodes(), CAPACITY)
+        steps.open(decodes(), CAPACITY, 0)
     taken = []
     for _ in range(3):
-        tokens = steps.open(decodes(), CAPACITY)
+        tokens = steps.open(decodes(), CAPACITY, 0)
         taken.append(tokens.most[INTERACTIVE])
         tokens.take(INTERACTIVE, taken[-1])
     assert taken == [10 * SAVED_STEPS, 10, 10]
@@ -55,7 +55,7 @@ def test_in_the_long_run_a_class_takes_its_share_and_no_more() -> None:
 def test_what_decodes_took_too_much_is_no_debt() -> None:
     """Decodes are never held back: a class whose decodes exceed its cap has its share again."""
     steps = shares(ClassConfig(max_step_fraction=0.1))
-    most = [steps.open(decodes(n), CAPACITY).most[INTERACTIVE] for n in (25, 0, 0)]
+    most = [steps.open(decodes(n), CAPACITY, 0).most[INTERACTIVE] for n in (25, 0, 0)]
     assert most == [-15, 10, 20]
 
 

@@ -189,6 +189,9 @@ def test_batch_is_to_compute_what_interactive_requests_leave() -> None:
     alone = {"arrivals_s": 10.0, "computed_by_class": {"batch": 1000}}
     beside = {"arrivals_s": 20.0, "computed_by_class": {"interactive": 800, "batch": 900}}
     assert idle_budget_used({"batch": alone, "shared": beside}) == pytest.approx(0.75)
+    assert idle_budget_used({"batch": beside, "shared": beside}) > 0
+    nothing = {"arrivals_s": 10.0, "computed_by_class": {"batch": 0}}
+    assert idle_budget_used({"batch": nothing, "shared": beside}) == 0
 
 
 def test_the_quartiles_that_fare_worst_and_best_are_compared() -> None:

@@ -5,10 +5,9 @@ the disk, has not answered it by then, the answer says so, and whoever asks may 
 every command twice is the same as once. Never knows: what a command does.
 """
 
-from ipc.control.declaration import ReplyCode
+from ipc.control.declaration import ASK_AGAIN
 from tests.support.engine import Answer, Engine, Json, wait_until
 
-SILENCE = (ReplyCode.NOT_DELIVERED, ReplyCode.NOT_CONFIRMED)
 SLOW_DISK = "cannot be read within"
 
 
@@ -29,7 +28,7 @@ def is_silence(answer: Answer) -> bool:
     if answer.status == 200:
         return False
     error = answer.json["error"]
-    return error["code"] in SILENCE or SLOW_DISK in error["message"]
+    return error["code"] in ASK_AGAIN or SLOW_DISK in error["message"]
 
 
 def done(engine: Engine, name: str, **args: object) -> Json:

@@ -36,6 +36,7 @@ from ipc.layout import anonymous_segment
 from ipc.pages import HTTP_PAGE
 from ipc.ports import Context, DealerPort
 from tests.support.boards import healthy
+from tests.support.engine import wait_until
 from tests.support.fake_engine import WAIT_S, FakeEngine
 
 MODEL = "tiny-fake"
@@ -106,20 +107,18 @@ class HttpRig:
         that comes next is taken for one.
         """
         self.loop.call_soon_threadsafe(self.lifecycle.drain)
-        until = time.monotonic() + WAIT_S
-        while HeartbeatState.DRAINING not in self.states and self.thread.is_alive():
-            assert time.monotonic() < until, "the server does not leave"
-            threading.Event().wait(self.config.supervision.heartbeat_ms / 1000)
+        wait_until(lambda: HeartbeatState.DRAINING in self.states, "the server to drain", WAIT_S)
 
     def wait_for_page(self, is_due: Callable[[Any], bool]) -> Any:
         """Return the process's page once `is_due` says so of it."""
-        until = time.monotonic() + WAIT_S
-        while time.monotonic() < until:
-            page = self.page.read().page
-            if is_due(page):
-                return page
-            threading.Event().wait(self.config.supervision.heartbeat_ms / 1000)
-        raise AssertionError(f"the page stayed {page}")
+        pages: list[Any] = []
+
+        def is_shown() -> bool:
+            pages.append(self.page.read().page)
+            return is_due(pages[-1])
+
+        wait_until(is_shown, "the page", WAIT_S)
+        return pages[-1]
 
 
 async def _serve(rig: HttpRig, socket_path: Path, is_up: threading.Event) -> None:

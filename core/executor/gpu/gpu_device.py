@@ -142,7 +142,8 @@ class GpuDevice:
         settings, shape = self._settings, model.attention_shape
         graphs = next(buckets(settings.max_num_seqs, model.num_positions))
         row_bytes = 4 * (shape.head_dim + 1)
-        partials = 2 * graphs.num_units * shape.num_kv_heads * NARROW_ROWS * row_bytes
+        each = 2 * graphs.num_units * shape.num_kv_heads * NARROW_ROWS * row_bytes
+        partials = each * len(model.attentions)  # one for each kind of window
         if not self.is_cuda:
             return partials
         return 2 * self._measured_bytes(model) + partials + 3 * LOGITS_BYTES_MAX + HEADROOM_BYTES

@@ -31,16 +31,22 @@ class GpuTelemetry:
         self._handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
         self._read_ns = -PERIOD_NS
         self._readings = NO_READINGS
+        self._is_silent = False
 
     def readings(self, now_ns: int) -> DeviceReadings:
-        """Return what it said within the last second; nothing if it does not answer."""
+        """Return what it said within the last second; nothing if it does not answer, which is
+        logged once until it does.
+        """
         if now_ns - self._read_ns >= PERIOD_NS:
             self._read_ns = now_ns
             try:
                 self._readings = self._read()
             except self._nvml.NVMLError as error:
-                logger.warning("the GPU's telemetry does not answer: %s", error)
-                self._readings = NO_READINGS
+                if not self._is_silent:
+                    logger.warning("the GPU's telemetry does not answer: %s", error)
+                self._readings, self._is_silent = NO_READINGS, True
+            else:
+                self._is_silent = False
         return self._readings
 
     def _read(self) -> DeviceReadings:

@@ -1,8 +1,9 @@
 """Matrix products of a layer on a GPU, with the Triton kernels around them.
 
 Owns: where a norm, an activation or the residual stream meets a product. Never knows: layers. The
-products are torch's (cuBLAS); what they add to, they add in float32 and round once. References are
-those of `core.kernels.linear`, `core.kernels.norm` and `core.kernels.vocabulary`.
+products are torch's (cuBLAS); what they add to, they add in float32 and round once, with a bias
+twice. References are those of `core.kernels.linear`, `core.kernels.norm` and
+`core.kernels.vocabulary`.
 
 A reads from memory of the weight is all that a decode costs here, so gate and up are one matrix and
 the residual stream is the product's own addend; norms and activations are launches of their own.

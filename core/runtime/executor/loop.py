@@ -42,6 +42,7 @@ class ExecutorLoop:
         self._depth = pipeline_depth
         self._running: deque[tuple[int, RunningStep]] = deque()  # when it was launched
         self._looked_ns = 0
+        self._collected_ns = 0  # when the last result was there
         self._scheduler_epoch = 0
         self._unsent: Sequence[Buffer] | None = None
         self._published_ns = 0
@@ -72,8 +73,8 @@ class ExecutorLoop:
         return self._published_ns + PUBLISH_NS if self._is_page_old else None
 
     def state(self) -> HeartbeatState:
-        """Idle between two steps."""
-        return HeartbeatState.IDLE
+        """Busy while a step runs, also one that nobody waits for."""
+        return HeartbeatState.BUSY if self._running else HeartbeatState.IDLE
 
     def close(self, channels: ExecutorChannels, clock: Clock) -> None:
         """Publish the page a last time, for whoever goes on from it."""
@@ -108,15 +109,21 @@ class ExecutorLoop:
         if not self._running:
             return False
         launched_ns, step = self._running[0]
-        is_late = self._looked_ns - launched_ns > self._step_timeout_ns
+        is_late = self._looked_ns - self._begin_ns(launched_ns) > self._step_timeout_ns
         return len(self._running) == self._depth or step.is_done() or is_late
+
+    def _begin_ns(self, launched_ns: int) -> int:
+        """Return when the oldest step began: at the end of the one before, if it ran till then."""
+        return max(launched_ns, self._collected_ns)
 
     def _collect(self, channels: ExecutorChannels, clock: Clock) -> None:
         launched_ns, step = self._running.popleft()
         if not step.is_done():
-            channels.stamp(HeartbeatState.BUSY, clock.now_ns(), launched_ns + self._step_timeout_ns)
+            until_ns = self._begin_ns(launched_ns) + self._step_timeout_ns
+            channels.stamp(HeartbeatState.BUSY, clock.now_ns(), until_ns)
         result = step.collect()
-        channels.stamp(HeartbeatState.IDLE, clock.now_ns())
+        self._collected_ns = clock.now_ns()
+        channels.stamp(self.state(), self._collected_ns)
         self._send(channels, result_parts(result))
         self._count(result)
         self._publish(channels.page, clock.now_ns())

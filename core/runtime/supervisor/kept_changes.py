@@ -80,7 +80,8 @@ def _check_nothing_was_lost(directory: Path) -> None:
     """Raise StateDamagedError if a damaged database was set aside and no new one has been written:
     the engine ended in between.
     """
-    for aside in sorted(directory.glob(DAMAGED_PATTERN)):
+    aside = min(directory.glob(DAMAGED_PATTERN), default=None)
+    if aside is not None:
         raise StateDamagedError(
             f"{aside} is damaged, and nothing was kept since; "
             f"put a good copy at {directory / FILE_NAME}, or {_give_up(aside)}"
