@@ -43,8 +43,8 @@ BUILD_TIMEOUT_S = 300
 BUILD_PREFIX = "build-"
 LIBRARY_PREFIX = "headrace-kernels-"
 LIBRARIES_KEPT = 8
-# The default model in bfloat16, one thread of an AMD EPYC (docs/numerics.md): told to operators.
-PLAIN_DECODE_FACTOR, PLAIN_PROMPT_FACTOR = 9, 4
+# The default model in bfloat16 on an AMD EPYC, by `scripts/bench/executor --plain`: for operators.
+PLAIN_DECODE_FACTOR, PLAIN_PROMPT_FACTOR = 10, 2
 # Without one of these a product costs several times as much: simd.h and quantized.h do without.
 FAST_INSTRUCTIONS = ("avx512f", "avx512_bf16", "avx512_vnni")
 DTYPES = ("float32", "bfloat16")

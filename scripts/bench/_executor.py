@@ -174,10 +174,19 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
         figures: dict[str, Any] = {"machine": machine_limits(args.seconds)}
         for name in QUANTIZATIONS:
             figures[name] = measure(Path(directory), name, library, args.seconds)
+        if args.plain:
+            figures["plain"] = measure(Path(directory), "none", None, args.seconds)
+            figures["plain"]["times_as_long"] = times_as_long(figures)
     for name in LIMITS:
         ratio = figures[name]["perplexity"] / figures["none"]["perplexity"]
         figures[name]["perplexity_ratio"] = ratio
     return report.build("executor", figures, BARS, command=sys.argv[1:])
+
+
+def times_as_long(figures: dict[str, Any]) -> dict[str, float]:
+    """Return how many times as long each step takes without the C++ kernels."""
+    fast, plain = figures["none"]["step_ms"], figures["plain"]["step_ms"]
+    return {name: plain[name] / fast[name] for name in STEPS}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -187,6 +196,7 @@ def parser() -> argparse.ArgumentParser:
     add("--model", default="smollm2-135m", help="model alias or directory")
     add("--threads", type=int, default=available_cores(), help="compute threads")
     add("--seconds", type=float, default=2.0, help="time for each step that is measured")
+    add("--plain", action="store_true", help="also without the C++ kernels, in bfloat16")
     add("--json", action="store_true", help="one JSON object on stdout instead of a table")
     return parse
 
