@@ -170,6 +170,8 @@ class PolicyConfig:
     """Price of holding the whole KV pool for a step, as a share of that step."""
     itl_margin: float = 0.2
     """Share by which a predicted step stays below the promised gap; more where steps scatter."""
+    delivery_ms: int = 5
+    """Time of a promised gap kept for tokens on their way, ms; a tenth of the gap at the most."""
     tile_tokens: int = 4
     """A chunk that does not end its prompt is a multiple of this, tokens."""
     quantum_tokens: int = 512
@@ -200,6 +202,7 @@ class PolicyConfig:
         yield from in_range("policy.price_epoch_s", self.price_epoch_s, 1, 86_400)
         yield from in_range("policy.kv_price", self.kv_price, 0.0, 10.0)
         yield from in_range("policy.itl_margin", self.itl_margin, 0.0, 2.0)
+        yield from in_range("policy.delivery_ms", self.delivery_ms, 0, 1000)
         yield from in_range("policy.tile_tokens", self.tile_tokens, 1, 1024)
         yield from in_range("policy.quantum_tokens", self.quantum_tokens, 1, 65536)
         for name in (

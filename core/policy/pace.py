@@ -3,7 +3,7 @@
 Owns: the time limit of a step, which decodes sit it out, and the margin that is kept for the
 model's errors. Never knows: whose turn it is (`contenders`), how a step is computed.
 
-    slack(r)  = last token(r) + cap(r) − begin           for each decode with a promised gap
+    slack(r)  = last token(r) + cap(r) − way(r) − begin  for each decode with a promised gap
     limit     = min over the decodes in the step of slack(r) / (1 + margin)
     n         = the largest multiple of the tile with predicted(batch + n) ≤ limit
 
@@ -13,6 +13,10 @@ step costs that one gap and nothing afterwards. Counting along a schedule instea
 cap · tokens so far) fails on both sides. It banks the time of short steps, and a decode that has
 sat out a step would spend it in one gap above the cap; and after a late step it takes the next
 gaps, which can be kept, for lost. Time left of the promised first token is not banked either.
+
+A client sees tokens later than the step that made them ends, by a time that varies, and a step
+begins later than it is planned. `policy.delivery_ms` of each gap is kept for both ways, and no more
+than a tenth of it.
 
 The margin is kept for the request, not for the gap: a request has tens of gaps and one late gap
 breaks its promise, so it is `MARGIN_SIGMAS` times the scatter of the model, at least what the few
@@ -34,7 +38,7 @@ from math import ceil
 import numpy as np
 import numpy.typing as npt
 
-from core.clock import NS_PER_S
+from core.clock import NS_PER_MS, NS_PER_S
 from core.policy.base import Blocked, DecodeBatch, Prediction, Step
 from core.policy.calibration import CostModels
 from core.policy.cost_model import CostModel, StepWork, largest_chunk
@@ -50,6 +54,7 @@ LONGEST_PAUSE_NS = 2 * NS_PER_S
 UNLIMITED_NS = 1 << 62
 PATIENT_NS = UNLIMITED_NS - LONGEST_PAUSE_NS
 WORTH_A_PAUSE = 8  # a pause for an urgent prompt gains at least this part of the step
+DELIVERY_PART = 10  # of a promised gap is kept for the way of its token at the most
 STEPS_KEPT = 4  # of a replica, until their results come
 
 Mask = npt.NDArray[np.bool_]
@@ -144,6 +149,7 @@ class Pace:
         self._flows = flows
         self._opened: dict[int, dict[int, _Opened]] = {}  # by replica, by step number
         self._num_infeasible: dict[int, int] = {}
+        self._delivery_ns = settings.tuning.delivery_ms * NS_PER_MS
         self._is_pausable = _pausable_classes(settings.limits)
 
     def configure(self, limits: Limits) -> None:
@@ -158,7 +164,7 @@ class Pace:
         opened = self._opened.setdefault(step.replica, {})
         opened.pop(step.number, None)
         begin_ns = max([step.now_ns, *(_end_ns(each) for each in opened.values())])
-        slack, work = slack_ns(decodes, begin_ns), decode_work(decodes)
+        slack, work = slack_ns(decodes, begin_ns, self._delivery_ns), decode_work(decodes)
         tightest_ns = int(np.minimum.reduce(slack, initial=UNLIMITED_NS))
         margin, decodes_ns = self.margin(step.replica), model.duration_ns(work)
         limit_ns = _within(tightest_ns, margin)
@@ -259,7 +265,7 @@ class Pace:
         return Urgent(due_ns(first), remaining, first.num_tokens - remaining)
 
 
-def slack_ns(decodes: DecodeBatch, begin_ns: int) -> Times:
+def slack_ns(decodes: DecodeBatch, begin_ns: int, delivery_ns: int) -> Times:
     """Return how long a step that begins then may last for each decode, int64[n]; without a cap as
     long as it likes, less what it has waited.
     """
@@ -267,6 +273,7 @@ def slack_ns(decodes: DecodeBatch, begin_ns: int) -> Times:
     np.maximum(waited, 0, out=waited)
     waited[decodes.last_token_ns == 0] = 0
     slack: Times = decodes.itl_cap_ns - waited
+    slack -= np.minimum(decodes.itl_cap_ns // DELIVERY_PART, delivery_ns)
     slack[decodes.itl_cap_ns == 0] += UNLIMITED_NS
     return slack
 

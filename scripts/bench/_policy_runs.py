@@ -194,10 +194,12 @@ def engine_settings(point: Point, load: Load) -> EngineSettings:
 
 
 def tuning(point: Point) -> PolicyConfig:
-    """Return the default constants; without windows deadlines alone decide."""
+    """Return the default constants, but tokens are on their way for no time here; without windows
+    deadlines alone decide.
+    """
     if point.window == "off":
-        return PolicyConfig(class_window_ms=3_600_000, tenant_window_tokens=2**30)
-    return PolicyConfig(charge=point.charge)
+        return PolicyConfig(class_window_ms=3_600_000, tenant_window_tokens=2**30, delivery_ms=0)
+    return PolicyConfig(charge=point.charge, delivery_ms=0)
 
 
 def classes_of(load: Load) -> ClassesConfig:

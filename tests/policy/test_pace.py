@@ -82,7 +82,9 @@ def step_of(decodes: Sequence[Decode], **fields: object) -> StepOfATest:
 
 
 def pace_of(
-    model: CostBasis | None = MACHINE, classes: ClassesConfig | None = None
+    model: CostBasis | None = MACHINE,
+    classes: ClassesConfig | None = None,
+    delivery_ms: int = 0,
 ) -> tuple[Pace, CostModels, Flows]:
     """Return a pace on a machine that is known exactly."""
     limits = Limits(classes or ClassesConfig())
@@ -90,7 +92,7 @@ def pace_of(
         max_num_partial_prefills=4,
         kv_headroom_fraction=0.0,
         limits=limits,
-        tuning=PolicyConfig(tile_tokens=16),
+        tuning=PolicyConfig(tile_tokens=16, delivery_ms=delivery_ms),
     )
     models, flows = CostModels(model), Flows()
     return Pace(settings, models, flows), models, flows
@@ -114,6 +116,14 @@ def test_the_gap_counts_from_the_last_token() -> None:
     """Who has waited 30 ms has 30 left: 25 less 11 are 140 tokens, 8 tiles."""
     pace, _, _ = pace_of()
     assert most(step_of([Decode(cap_ms=60, ago_ms=30)]), pace) == (8 * 16, Blocked.ITL)
+
+
+def test_tokens_on_their_way_take_time_of_a_gap() -> None:
+    """Of 60 ms 3 are kept, of 15 a tenth: 47.5 less 11 are 365 tokens; 11.25 less 11 are 2."""
+    pace, _, _ = pace_of(delivery_ms=3)
+    assert most(step_of([Decode(cap_ms=60)]), pace) == (22 * 16, Blocked.ITL)
+    assert most(step_of([Decode(cap_ms=15)]), pace, 3) == (0, Blocked.ITL)
+    assert most(step_of([Decode(cap_ms=15)]), pace, 2) == (2, Blocked.NOTHING)
 
 
 def test_what_is_left_of_a_prompt_needs_no_whole_tile() -> None:
