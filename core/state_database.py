@@ -4,13 +4,16 @@ Owns: where it lies, its tables, how it is opened. Never knows: what is in the r
 alone writes; the supervisor reads once, before any child is there, and other workers read when they
 are asked. WAL: readers never wait for the writer.
 
-    kept     what was changed at run time, by name: "tenancy" is a `core.tenancy_difference` as JSON
-    usage    what each tenant has used in each hour (UTC, seconds since 1970), by counter
-    counted  where the counters of the board stood when they were added to `usage` last
+    kept        what was changed at run time, by name: "tenancy" is a `core.tenancy_difference`
+    usage       what each tenant has used in each hour (UTC, seconds since 1970), by counter
+    counted     where the counters of the board stood when they were added to `usage` last
+    audit       the commands that changed something or were to, the record of each as JSON
+    audit_read  how much of each file of the audit log is in `audit`, bytes
 
 What is locked, damaged or of a newer version is a StateError of its own; nothing is repaired or
-deleted here. A new database is made beside its place and moved there whole, so a file without the
-tables is a damaged one, and `synchronous` is FULL: what counts as kept outlives a loss of power.
+deleted here; one of an older version gets the tables that it lacks when it is opened to be written.
+A new database is made beside its place and moved there whole, so a file without the tables is a
+damaged one, and `synchronous` is FULL: what counts as kept outlives a loss of power.
 """
 
 import os
@@ -23,11 +26,12 @@ from core.errors import StateDamagedError, StateError, StateLockedError, StateNe
 
 FILE_NAME = "state.db"
 DAMAGED_PATTERN = f"{FILE_NAME}.damaged-*"  # files that the keeper has set aside
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUSY_TIMEOUT_S = 0.05
 TENANCY = "tenancy"
 
 _SCHEMA = f"""
+BEGIN;
 CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS usage (
     hour_s INTEGER, tenant TEXT, counter TEXT, amount INTEGER NOT NULL,
@@ -37,7 +41,16 @@ CREATE TABLE IF NOT EXISTS counted (
     engine TEXT, tenant TEXT, counter TEXT, amount INTEGER NOT NULL,
     PRIMARY KEY (engine, tenant, counter)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS audit (
+    number INTEGER PRIMARY KEY, time TEXT NOT NULL, tenant TEXT NOT NULL, command TEXT NOT NULL,
+    record TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS audit_by_time ON audit (time);
+CREATE TABLE IF NOT EXISTS audit_read (
+    file TEXT PRIMARY KEY, read_bytes INTEGER NOT NULL
+) WITHOUT ROWID;
 PRAGMA user_version = {SCHEMA_VERSION};
+COMMIT;
 """
 
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -58,7 +71,8 @@ def open_to_write(directory: Path) -> Connection:
             _make(path)
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
         connection = _connect(path, BUSY_TIMEOUT_S)
-        _check_version(connection, path)
+        if _check_version(connection, path) < SCHEMA_VERSION:
+            connection.executescript(_SCHEMA)
         connection.execute("PRAGMA synchronous = FULL")
     except (OSError, sqlite3.Error) as error:
         raise fault(path, "written", error) from error
@@ -134,7 +148,8 @@ def _connect(path: Path, busy_timeout_s: float) -> Connection:
     return sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None)
 
 
-def _check_version(connection: Connection, path: Path) -> None:
+def _check_version(connection: Connection, path: Path) -> int:
+    """Return the version of the tables; raises StateError for one that cannot be used."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > SCHEMA_VERSION:
         raise StateNewerError(
@@ -142,3 +157,4 @@ def _check_version(connection: Connection, path: Path) -> None:
         )
     if version == 0:
         raise StateDamagedError(f"{path} is damaged: it has not the tables of a state database")
+    return int(version)

@@ -73,7 +73,7 @@ class DemoSource:
         """Answer the commands that a toy can answer."""
         with self._lock:
             if command == "audit":
-                return {"commands": list(self._commands)}
+                return {"commands": list(self._commands), "complete": True}
             result = carry_out(self._engine, command, args)
             if COMMANDS[command].effect is Effect.WRITE:
                 self._commands.append(self._audited(command, args, result))

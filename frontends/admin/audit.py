@@ -17,6 +17,8 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 import orjson
@@ -95,13 +97,10 @@ class AuditLog:
             os.close(fd)
 
     def _shift(self) -> None:
-        for index in range(MAX_OLD_FILES - 1, 0, -1):
+        files = log_files(self._path.parent)
+        for older, younger in pairwise(files):
             with suppress(FileNotFoundError):
-                self._old(index).rename(self._old(index + 1))
-        self._path.rename(self._old(1))
-
-    def _old(self, index: int) -> Path:
-        return self._path.with_name(f"audit.{index}.jsonl")
+                younger.rename(older)
 
     def _complain(self, cause: str) -> None:
         self.failures += 1
@@ -112,6 +111,17 @@ class AuditLog:
 def audit_path(directory: Path) -> Path:
     """Return the file that is appended to."""
     return directory / "audit.jsonl"
+
+
+def log_files(directory: Path) -> list[Path]:
+    """Return where the files of the log may be, the oldest first."""
+    old = [directory / f"audit.{index}.jsonl" for index in range(MAX_OLD_FILES, 0, -1)]
+    return [*old, audit_path(directory)]
+
+
+def iso_time(time_s: float) -> str:
+    """Return a time, seconds since 1970, as the log has it; texts are in the order of times."""
+    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds")
 
 
 def encode_line(entry: Mapping[str, object]) -> bytes:

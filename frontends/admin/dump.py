@@ -10,7 +10,7 @@ import asyncio
 import os
 import platform
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -18,27 +18,26 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import orjson
 
 from core.config import HeadraceConfig
+from frontends.admin.audit_lines import last_records
+from frontends.admin.redaction import without_secrets
 from frontends.boards import Boards, text_of
 from ipc.diagnostics import STACKS_SIGNAL, read_log_tail
 from ipc.run_directory import RunDirectory
 
 MAX_LOG_LINES = 200
 MAX_AUDIT_LINES = 200
-MAX_AUDIT_BYTES = 262_144
 STACKS_WAIT_S = 0.1
 PACKAGES = ("headrace", "torch", "numpy", "pyzmq", "uvicorn")
-SECRETS = frozenset({"key_sha256", "digest", "key"})
 
 Record = dict[str, object]
 
 
 async def bundle(
-    directory: RunDirectory, boards: Boards, config: HeadraceConfig, audit: Path
+    directory: RunDirectory, boards: Boards, config: HeadraceConfig, state: Path
 ) -> Record:
-    """Return the document; `audit` is the audit log."""
+    """Return the document; the audit log is in `state`."""
     children = ["supervisor", *sorted(boards.heartbeats)]
     stacks = await read_stacks(directory, processes(directory, boards))
     return {
@@ -57,7 +56,7 @@ async def bundle(
             child: {**msgspec.to_builtins(beat), "age_s": boards.age_s(beat.stamp_ns)}
             for child, beat in boards.heartbeats.items()
         },
-        "audit": audit_tail(audit),
+        "audit": last_records(state)[-MAX_AUDIT_LINES:],
         "logs": {child: read_log_tail(directory.log(child), MAX_LOG_LINES) for child in children},
         "stacks": stacks,
     }
@@ -96,33 +95,6 @@ def send_signal(pid: int) -> None:
         signal.pidfd_send_signal(pidfd, STACKS_SIGNAL)
     finally:
         os.close(pidfd)
-
-
-def audit_tail(path: Path) -> list[object]:
-    """Return the last records of the audit log."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - MAX_AUDIT_BYTES))
-            lines = file.read(MAX_AUDIT_BYTES).splitlines()
-    except OSError:
-        return []
-    return [without_secrets(record) for record in _records(lines[-MAX_AUDIT_LINES:])]
-
-
-def _records(lines: list[bytes]) -> Iterator[object]:
-    """Yield the records; the first line may be cut."""
-    for line in lines:
-        with suppress(orjson.JSONDecodeError):
-            yield orjson.loads(line)
-
-
-def without_secrets(value: Any) -> Any:
-    """Return JSON-like data without what could help to guess a key."""
-    if isinstance(value, Mapping):
-        return {key: without_secrets(each) for key, each in value.items() if key not in SECRETS}
-    if isinstance(value, list | tuple):
-        return [without_secrets(each) for each in value]
-    return value
 
 
 def plain(record: np.void) -> Record:

@@ -2,10 +2,11 @@
 
 Owns: the connection, the order of a write, and what is said when there is none. Never knows: what
 changed (`ipc.directory`) or what was used (`frontends.admin.usage`); it is given both, whole, and
-writes the newest. A slow disk delays nobody: what comes while it writes is passed over, for the
-next look brings it again. A write is one transaction, so that usage is never counted twice. While
-the disk is full or the database cannot be opened nothing is lost, because nothing counts as kept; a
-damaged file is moved out of the way, for whoever wants to save it.
+writes the newest, and what the audit log has more goes into its table with each
+(`frontends.admin.audit_table`). A slow disk delays nobody: what comes while it writes is passed
+over, for the next look brings it again. A write is one transaction, so that usage is never counted
+twice. While the disk is full or the database cannot be opened nothing is lost, because nothing
+counts as kept; a damaged file is moved out of the way, for whoever wants to save it.
 """
 
 import logging
@@ -27,6 +28,7 @@ from core.state_database import (
     open_to_write,
     transaction,
 )
+from frontends.admin.audit_table import catch_up
 from frontends.admin.usage import HOUR_S, Counters, growth, hour_of, read_counted
 from ipc.directory import DirectorySnapshot
 
@@ -98,6 +100,7 @@ class Keeper:
         self._counted, self._version = read_counted(connection, self._engine), 0
         while (moment := self._moments.get()) is not None:
             self._write(connection, moment)
+            catch_up(connection, self._directory)
             self.failures = 0
         return True
 
@@ -131,7 +134,7 @@ class Keeper:
         """Complain, and wait for the next moment; True = the end."""
         self.failures += 1
         if self.failures % COMPLAINT_INTERVAL == 1:
-            logger.error("usage and run-time changes are not kept: %s", error)
+            logger.error("the state database is not written: %s", error)
         self._set_aside_if_damaged(error)
         return self._moments.get() is None
 

@@ -7,14 +7,18 @@ asks.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from core.config import HeadraceConfig
 from core.errors import StateError
-from frontends.admin.audit import audit_path
-from frontends.admin.dump import audit_tail, bundle
+from frontends.admin.audit import iso_time
+from frontends.admin.audit_table import Question, answer, answer_from_log
+from frontends.admin.dump import bundle
+from frontends.admin.since import moment_of
 from frontends.admin.usage import (
     Counters,
     Record,
@@ -27,13 +31,13 @@ from frontends.admin.usage import (
 from frontends.admin.views import freshness
 from frontends.boards import Boards
 from ipc.control.audit import DEFAULT_COMMANDS
-from ipc.control.declaration import Effect
-from ipc.control.registry import COMMANDS
 from ipc.run_directory import RunDirectory
 
 READ_TIMEOUT_S = 0.08  # for the database; an answer shall be there within 100 ms
 
 Args = Mapping[str, object]
+P = ParamSpec("P")
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +66,27 @@ class OwnAnswers:
 
     async def dump(self, args: Args) -> Record:
         """Return the support bundle."""
-        audit = audit_path(self.state)
-        return await bundle(self.run_directory, self.read_boards(), self.config, audit)
+        return await bundle(self.run_directory, self.read_boards(), self.config, self.state)
 
     async def audit(self, args: Args) -> Record:
-        """Return the last commands that changed something, or were to."""
-        found = await asyncio.to_thread(audit_tail, audit_path(self.state))
-        limit = int(str(args.get("limit", DEFAULT_COMMANDS)))
-        return {"commands": [each for each in found if is_change(each)][-limit:]}
+        """Return the commands that are asked for; raises ArgumentError."""
+        question = question_of(args, self.wall_time_s())
+        if self.config.admin.keep_state:
+            with suppress(StateError):
+                commands, is_complete = await self._in_time(answer, self.state, question)
+                return {"commands": commands, "complete": is_complete}
+        commands = await asyncio.to_thread(answer_from_log, self.state, question)
+        return {"commands": commands, "complete": False}
 
     async def _read_usage(self, since_s: int) -> tuple[Counters, Counters]:
         if not self.config.admin.keep_state:
             return {}, {}
-        engine = engine_id(self.run_directory)
-        reading = asyncio.to_thread(read_usage, self.state, engine, since_s)
+        return await self._in_time(read_usage, self.state, engine_id(self.run_directory), since_s)
+
+    async def _in_time(self, read: Callable[P, Found], *args: P.args, **kwargs: P.kwargs) -> Found:
+        """Return what a thread reads; raises StateError, also if that takes too long."""
         try:
-            return await asyncio.wait_for(reading, READ_TIMEOUT_S)
+            return await asyncio.wait_for(asyncio.to_thread(read, *args, **kwargs), READ_TIMEOUT_S)
         except TimeoutError:
             raise StateError(f"{self.state} cannot be read within {READ_TIMEOUT_S:g} s") from None
 
@@ -87,14 +96,12 @@ def keep_failures(boards: Boards) -> int:
     return sum(int(page.record["keep_failures"]) for _, page in boards.of_kind("admin"))
 
 
-def is_change(record: object) -> bool:
-    """Tell whether a record of the audit log is of a command that changes something, or of a caller
-    without the key.
-    """
-    if not isinstance(record, Mapping):
-        return False
-    command = COMMANDS.get(str(record.get("command")))
-    return "refusals" in record or (command is not None and command.effect is Effect.WRITE)
+def question_of(args: Args, now_s: float) -> Question:
+    """Return which commands are asked for; raises ArgumentError."""
+    asked = {name: str(args[name]) for name in ("since", "tenant", "command") if name in args}
+    if "since" in asked:
+        asked["since"] = iso_time(moment_of("audit", asked["since"], now_s))
+    return Question(limit=int(str(args.get("limit", DEFAULT_COMMANDS))), **asked)
 
 
 def engine_id(directory: RunDirectory) -> str:

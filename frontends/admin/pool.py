@@ -16,7 +16,6 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
@@ -31,7 +30,7 @@ from core.user_directories import state_directory
 from frontends.admin import views
 from frontends.admin.access import Access
 from frontends.admin.app import AdminApp
-from frontends.admin.audit import AuditLog
+from frontends.admin.audit import AuditLog, iso_time
 from frontends.admin.door import Door
 from frontends.admin.handlers import Handlers
 from frontends.admin.keeper import Keeper
@@ -231,7 +230,7 @@ def worker_index(child: Child) -> int:
 
 def utc_now() -> str:
     """Return the wall-clock time as ISO 8601 text, UTC."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+    return iso_time(time.time())
 
 
 def run_worker(child: Child, clock: Clock) -> None:

@@ -9,25 +9,22 @@ No counter of the board falls while the engine runs, so one that is smaller than
 page could not be read just now: it has not grown.
 """
 
-import re
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from core.state_database import reading
+from frontends.admin.since import moment_of
 from frontends.boards import Boards, text_of
 from frontends.refusals import refusals
-from ipc.control.declaration import ArgumentError
 from ipc.page_sums import http_tenants
 
 HOUR_S = 3600
 REQUESTS = "requests"
 TOKENS = ("prompt_tokens", "cached_tokens", "generated_tokens")
 REJECTED = "rejected."
-_BACK = re.compile(r"(\d{1,5})([hd])")
 
 Counters = dict[tuple[str, str], int]  # by tenant and counter
 Record = dict[str, object]
@@ -110,21 +107,7 @@ def hour_of(time_s: float) -> int:
 
 
 def first_hour(since: str | None, now_s: float) -> int:
-    """Return the hour from which on usage counts: `12h` or `7d` back, or a date in UTC like
-    2026-11-30 or 2026-11-30T15; None = from the beginning. Raises ArgumentError.
+    """Return the hour from which on usage counts, None = from the beginning; raises
+    ArgumentError.
     """
-    if since is None:
-        return 0
-    back = _BACK.fullmatch(since)
-    if back is not None:
-        hours = int(back[1]) * (24 if back[2] == "d" else 1)
-        return hour_of(max(0.0, now_s - timedelta(hours=hours).total_seconds()))
-    try:
-        moment = datetime.fromisoformat(since)
-    except ValueError:
-        raise ArgumentError(
-            f"usage: since = {since!r} is none of 12h, 7d, 2026-11-30, 2026-11-30T15"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return hour_of(max(0.0, moment.timestamp()))
+    return 0 if since is None else hour_of(moment_of("usage", since, now_s))

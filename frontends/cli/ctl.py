@@ -44,11 +44,11 @@ LOOKS = 20  # at a busy process, until it is given up
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare a sub-command for each control command."""
     commands = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", help="what to ask for"
+        dest="declared", required=True, metavar="COMMAND", help="what to ask for"
     )
     groups = {
         group: commands.add_parser(group, help=f"{group} …").add_subparsers(
-            dest="command", required=True, metavar="ACTION", help="what to do"
+            dest="declared", required=True, metavar="ACTION", help="what to do"
         )
         for group in sorted({command.group for command in COMMANDS.values() if command.group})
     }
@@ -76,7 +76,7 @@ def add_output(parser: argparse.ArgumentParser, command: Command) -> None:
 
 def add_common(parser: argparse.ArgumentParser, command: Command) -> None:
     """Declare what every command takes."""
-    parser.set_defaults(command=command.name)
+    parser.set_defaults(declared=command.name)
     default = HeadraceConfig.__dataclass_fields__["name"].default
     parser.add_argument("--name", default=default, help="name of the engine (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="write the result as JSON")
@@ -125,7 +125,7 @@ def command_help(command: Command) -> str:
 
 def run(args: argparse.Namespace, terminal: Terminal) -> int:
     """Ask the engine and show its answer."""
-    command = COMMANDS[args.command]
+    command = COMMANDS[args.declared]
     given = {a.name: getattr(args, a.name) for a in command.arguments}
     try:
         checked = command.check({name: value for name, value in given.items() if value is not None})

@@ -57,3 +57,10 @@ REPLICA = Argument(
     minimum=0,
     maximum=LAST_REPLICA,
 )
+
+SINCE = Argument(
+    name="since",
+    kind=ArgumentKind.TEXT,
+    help="so far back (30m, 12h, 7d), or from a time in UTC on (2026-11-30, 2026-11-30T15)",
+    max_length=32,
+)

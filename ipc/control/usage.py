@@ -1,9 +1,9 @@
 """`usage`: what tenants have used, over restarts of the engine; from the state directory."""
 
-from ipc.control.arguments import ONLY_TENANT
+from dataclasses import replace
+
+from ipc.control.arguments import ONLY_TENANT, SINCE
 from ipc.control.declaration import (
-    Argument,
-    ArgumentKind,
     Command,
     Destination,
     Effect,
@@ -17,12 +17,10 @@ COMMAND = Command(
     effect=Effect.READ,
     arguments=(
         ONLY_TENANT,
-        Argument(
-            name="since",
-            kind=ArgumentKind.TEXT,
+        replace(
+            SINCE,
             help="from the hour so far back on (12h, 7d), or from a date or hour in UTC "
             "(2026-11-30, 2026-11-30T15); default: all that was kept",
-            max_length=32,
         ),
     ),
     result=(

@@ -74,7 +74,7 @@ def test_names_in_a_declaration_agree(command: Command) -> None:
     names = [argument.name for argument in command.arguments]
     assert len(set(names)) == len(names)
     assert {name for group in command.exactly_one_of for name in group} <= set(names)
-    assert not {"name", "json", "yes", "help"} & set(names)
+    assert not {"name", "json", "yes", "help", "declared"} & set(names)
 
 
 @ALL

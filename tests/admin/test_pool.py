@@ -9,11 +9,13 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import pytest
 import zmq
 
-from core.state_database import open_to_write
+from core.state_database import open_to_write, reading
+from frontends.admin.audit import audit_path
 from frontends.cli.control_client import Engine, call
 from ipc.control.declaration import Effect
 from ipc.control.registry import COMMANDS
@@ -22,6 +24,7 @@ from ipc.run_directory import RunDirectory
 from tests.support.admin_stage import TENANT_KEY, WAIT_S, AdminStage
 from tests.support.async_http import Reply, request
 from tests.support.boards import replica_fields, scheduler_fields, supervisor_fields
+from tests.support.engine import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 
@@ -174,6 +177,51 @@ def test_a_killed_worker_is_replaced_under_the_next_epoch(stage: AdminStage) -> 
     assert call(engine_of(stage, 0), "status", {}).error == ""
     assert stage.serving_epoch("admin.0") == 2
     assert stage.stop_worker(0) == (0, "")
+
+
+def test_both_workers_commands_are_in_the_table_once_over_kills_of_its_writer(
+    stage: AdminStage,
+) -> None:
+    """Worker 0 is killed again and again while both are commanded: the table has the lines of the
+    log, each once, and `audit` tells the same before it has caught up.
+    """
+    stage.start_worker(1)
+    for epoch in range(1, 4):
+        stage.start_worker(0, epoch)
+        wait_until_serving(stage, 0, 1)
+        for number in range(40):
+            tenant = f"t{epoch}.{number}"
+            assert call(engine_of(stage, number % 2), "pause", {"tenant": tenant}).code
+        stage.kill_worker(0)
+    stage.start_worker(0, epoch=4)
+    wait_until_serving(stage, 0, 1)
+    wait_until(lambda: audited(stage, 1) == logged(stage), "the lines that were to be written")
+    assert len(logged(stage)) > 3 * 20
+    wait_until(lambda: in_table(stage) == logged(stage), "the table to have the log")
+    assert audited(stage, 0) == audited(stage, 1) == logged(stage)
+    assert stage.stop_worker(0) == stage.stop_worker(1) == (0, "")
+
+
+def logged(stage: AdminStage) -> list[str]:
+    """Return the tenants of the changes in the log, sorted."""
+    lines = audit_path(stage.state / "headrace" / "x").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    return sorted(each["args"]["tenant"] for each in records if each["command"] == "pause")
+
+
+def in_table(stage: AdminStage) -> list[str]:
+    """Return the tenants of the changes in the table, sorted."""
+    with reading(stage.state / "headrace" / "x", WAIT_S) as connection:
+        rows = connection.execute("SELECT tenant FROM audit").fetchall()
+    return sorted(tenant for (tenant,) in rows)
+
+
+def audited(stage: AdminStage, worker: int) -> list[str]:
+    """Return the tenants of the changes in a worker's answer, sorted."""
+    reply = call(engine_of(stage, worker), "audit", {"limit": 500, "command": "pause"})
+    assert reply.error == ""
+    commands = cast("list[dict[str, dict[str, str]]]", reply.result["commands"])
+    return sorted(each["args"]["tenant"] for each in commands)
 
 
 def test_a_full_disk_does_not_stop_a_command(stage: AdminStage) -> None:

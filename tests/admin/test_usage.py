@@ -81,6 +81,8 @@ def test_the_report_has_a_row_for_each_tenant() -> None:
     [
         ("0h", 0),
         ("1h", HOUR_S),
+        ("30m", 0),
+        ("60m", HOUR_S),
         ("7d", 7 * 24 * HOUR_S),
         ("2025-11-30", 10 * HOUR_S),
         ("2025-11-30T09", HOUR_S),
@@ -99,5 +101,5 @@ def test_usage_counts_from_whole_hours(since: str, seconds_back: int | None) -> 
 @pytest.mark.parametrize("since", ["", "1", "h", "1w", "-1h", "yesterday", "2025-13-01", "9" * 99])
 def test_what_is_no_time_is_refused_with_examples(since: str) -> None:
     """Whatever was typed."""
-    with pytest.raises(ArgumentError, match="is none of 12h, 7d"):
+    with pytest.raises(ArgumentError, match="is none of 30m, 12h, 7d"):
         first_hour(since, NOW_S)

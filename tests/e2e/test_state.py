@@ -72,7 +72,9 @@ def test_usage_agrees_with_the_board_over_deaths_and_restarts(
 
 
 def test_changes_outlive_the_engine(tmp_path: Path, tiny_model: Path) -> None:
-    """Settings and pauses, once the answer says that they are kept; not with --no-state."""
+    """Settings, pauses and who commanded them, once it is said that they are kept; not with
+    --no-state.
+    """
     name = unique_name()
     with running_engine(tmp_path, tiny_model, SETTINGS, name) as engine:
         for change in (
@@ -82,6 +84,9 @@ def test_changes_outlive_the_engine(tmp_path: Path, tiny_model: Path) -> None:
             until(engine, "kept", change[0], **change[1])
     with running_engine(tmp_path, tiny_model, SETTINGS, name) as engine:
         assert weight(engine) == 3.0
+        asked = done(engine, "audit", command="set", tenant="default", since="1d")
+        assert {each["args"]["value"] for each in asked["commands"]} == {"3"}
+        assert asked["complete"] is True
         paused = [row["class"] for row in done(engine, "tenants")["classes"] if row["paused"]]
         assert paused == ["batch"]
     without = (*SETTINGS, "admin.keep_state=false")
@@ -90,6 +95,7 @@ def test_changes_outlive_the_engine(tmp_path: Path, tiny_model: Path) -> None:
         answer = in_force(engine, "set", path="tenants.default.weight", value="5")
         assert answer["kept"] is False
         assert done(engine, "usage")["kept"] is False
+        assert done(engine, "audit")["complete"] is False
 
 
 def weight(engine: Engine) -> float:
