@@ -45,7 +45,7 @@ INVARIANCE = PROPERTIES + "test_invariance.py::"
 TRICKS = PROPERTIES + "test_tricks.py::test_no_trick_gets_more_than_the_share"
 SHARES = "core/policy/shares.py"
 FAIR_QUEUE = "core/policy/fair_queue.py"
-CONTENDERS = "core/policy/contenders.py"
+CLOSURES = "core/policy/closures.py"
 PROTECTION = "core/policy/protection.py"
 SHEDDING = "core/policy/shedding.py"
 PREEMPTION = "core/policy/preemption.py"
@@ -120,7 +120,7 @@ FAULTS: tuple[Fault, ...] = (
         'namespace_digest(self._secret, "", request.adapter)',
     ),
     Fault(
-        "quota-closes-the-class", "P4", REASONS, CONTENDERS,
+        "quota-closes-the-class", "P4", REASONS, CLOSURES,
         "OF_CLASS = frozenset({Blocked.CLASS_CAP, Blocked.RESERVE, Blocked.CLAIM})",
         "OF_CLASS = frozenset({"
         "Blocked.CLASS_CAP, Blocked.RESERVE, Blocked.CLAIM, Blocked.KV_QUOTA})",
@@ -132,9 +132,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "claim-ignored", "P5",
-        f"{PRESSURE}test_a_request_that_needs_much_memory_is_not_passed_by_for_ever", CONTENDERS,
-        "            self._give_claim(request)\n",
-        "            pass\n",
+        f"{PRESSURE}test_a_request_that_needs_much_memory_is_not_passed_by_for_ever", CLOSURES,
+        "            return self._give_claim(traffic_class)\n",
+        "            return ()\n",
     ),
     Fault(
         "idle-budget-saves-up", "P7", LIMITS, BUDGETS,

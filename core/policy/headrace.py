@@ -68,7 +68,7 @@ class HeadracePolicy(Policy):
         self._lent_rows = LentRows(self._flows, settings.max_num_seqs)
         self._pace = Pace(settings, self._models, self._flows)
         self._shares = Shares(settings, self._flows, PriceBook(settings.tuning, model))
-        self._guardrails = StepShares(settings.limits, settings.tuning.tile_tokens)
+        self._step_shares = StepShares(settings.limits, settings.tuning.tile_tokens)
         self._company = Company(settings.limits, settings.tuning.company_fraction)
         self._leftovers = Leftovers(self._flows, self._shares, settings.max_num_batched_tokens)
         self._memory = Memory(settings, self._shares, model)
@@ -81,7 +81,7 @@ class HeadracePolicy(Policy):
         """Take over the promises and caps from now on."""
         self._gates.configure(limits)
         self._shares.configure(limits)
-        self._guardrails = StepShares(limits, self._settings.tuning.tile_tokens)
+        self._step_shares = StepShares(limits, self._settings.tuning.tile_tokens)
         self._company = Company(limits, self._settings.tuning.company_fraction)
         self._pace.configure(limits)
         self._memory.configure(limits)
@@ -172,14 +172,12 @@ class HeadracePolicy(Policy):
     def _contenders(self, step: Step, decodes: DecodeBatch) -> Contenders:
         """Collect who could be served, within the limits of classes and tenants."""
         capacity = self._leftovers.capacity(step.replica)
-        tokens = self._guardrails.open(decodes, capacity, step.replica)
+        tokens = self._step_shares.open(decodes, capacity, step.replica)
         reasons = self._gates.open(decodes, step.load(), step.now_ns)
         owed = self._gates.owed_rows(step.replica)
         reasons = self._lent_rows.keep(step, self._shares.limits, reasons, owed)
         self._locality.open()
-        return Contenders(
-            step, self._flows, self._shares, self._guardrails, tokens, reasons, self._locality
-        )
+        return Contenders(step, self._flows, self._shares, tokens, reasons, self._locality)
 
     def _hand_out(self, step: Step, budget: StepBudget, contenders: Contenders) -> Blocked:
         """Grant in turn; return what the step was short of when somebody could have gone on."""

@@ -38,7 +38,7 @@ class StepShares:
         self._reserved = [config.reserved_step_fraction for config in configs]
         self.reserving = [c for c, fraction in enumerate(self._reserved) if fraction]
         self._most = [config.max_step_fraction for config in configs]
-        self._opened: dict[int, ClassTokens] = {}  # by replica: of the last step
+        self._opened: dict[int, StepTokens] = {}  # by replica: of the last step
         self._patience_ns = [
             int((1 - RESERVE_AFTER) * config.ttft_ms * NS_PER_MS) or NOBODY_NS for config in configs
         ]
@@ -57,11 +57,12 @@ class StepShares:
         """Return the classes that have memory reserved."""
         return [c for c in CLASSES if self._has_memory[c]]
 
-    def open(self, decodes: DecodeBatch, capacity: int, replica: int) -> "ClassTokens":
+    def open(self, decodes: DecodeBatch, capacity: int, replica: int) -> "StepTokens":
         """Share out a step of `capacity` tokens, of which the `decodes` have theirs."""
         used = np.bincount(decodes.traffic_class, minlength=NUM_CLASSES).tolist()
         saved = self._saved(replica)
-        opened = self._opened[replica] = ClassTokens(
+        opened = self._opened[replica] = StepTokens(
+            self,
             reserved=[
                 ceil(share * capacity) - n for share, n in zip(self._reserved, used, strict=True)
             ],
@@ -82,9 +83,10 @@ class StepShares:
 
 
 @dataclass(slots=True)
-class ClassTokens:
+class StepTokens:
     """Tokens of a step for each class: still kept for it, and still allowed."""
 
+    shares: StepShares  # what they follow from
     reserved: list[int]
     most: list[int]
 

@@ -6,8 +6,9 @@ import pytest
 from core.clock import NS_PER_MS, NS_PER_S
 from core.config import PolicyConfig
 from core.policy.base import Blocked, Grant
+from core.policy.closures import TRIES
 from core.policy.company import Company
-from core.policy.contenders import TRIES, Contenders
+from core.policy.contenders import Contenders
 from core.policy.flows import Flows
 from core.policy.headrace import HeadracePolicy
 from core.policy.limits import Limits
@@ -52,12 +53,12 @@ class Rig:
         return request
 
     def open(self, reasons: dict[int, Blocked] | None = None) -> Contenders:
-        guardrails = StepShares(self.limits, 1)
+        policy = self.policy
         kept = np.zeros(len(self.flows), np.int8)
         for flow, blocked in (reasons or {}).items():
             kept[flow] = blocked
-        tokens = guardrails.open(self.step.decodes(), 100, 0)
-        return Contenders(self.step, self.flows, self.policy._shares, guardrails, tokens, kept)
+        tokens = StepShares(self.limits, 1).open(self.step.decodes(), 100, 0)
+        return Contenders(self.step, policy._flows, policy._shares, tokens, kept, policy._locality)
 
 
 def block(contenders: Contenders, blocked: Blocked) -> Request:
