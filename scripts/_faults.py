@@ -229,7 +229,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "reserve-not-called-back", "P6",
         "tests/scheduler/test_reserved_memory.py::"
-        "test_a_reserve_that_was_lent_is_back_within_a_step", "core/policy/memory.py",
+        "test_a_reserve_that_was_lent_is_back_within_a_step", "core/policy/recall.py",
         "        if is_owed:\n            return lower\n",
         "        if is_owed and not lower:\n            return lower\n",
     ),
