@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from core.config import PolicyConfig
 from core.policy.base import Policy
 from core.policy.limits import Limits
 from core.request import Request, RequestStatus
@@ -43,6 +44,7 @@ def make_settings(**overrides: object) -> EngineSettings:
         "poison_crashes": 3,
         "eos_token_ids": (EOS,),
         "digest_secret": b"secret of the tests",
+        "tuning": PolicyConfig(delivery_ms=0),  # a test sees a token as its step ends
     }
     return EngineSettings(**(fields | overrides))  # type: ignore[arg-type]
 
