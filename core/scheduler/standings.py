@@ -14,6 +14,7 @@ import numpy.typing as npt
 from core.clock import NS_PER_S
 from core.policy.base import Standing
 from core.policy.limits import Limits
+from core.scheduler.replica import ReplicaState
 from core.scheduler.scheduler import Scheduler
 from core.tenancy import CLASS_NAMES, NUM_CLASSES, TrafficClass
 from core.tenant_rows import OTHER
@@ -221,6 +222,8 @@ def _running_by_flow(scheduler: Scheduler) -> Counts:
 def _held_by_flow(scheduler: Scheduler) -> Counts:
     counts = np.zeros(len(scheduler.metering.tenant_names) * NUM_CLASSES, np.int64)
     for replica in scheduler.replicas:
+        if replica.state is not ReplicaState.UP:  # its pool died with the executor
+            continue
         held_by = replica.kv.pool.held_by
         flows = np.fromiter(held_by, np.int64, len(held_by))
         held = np.fromiter(held_by.values(), np.int64, len(held_by))

@@ -104,6 +104,17 @@ def test_what_runs_is_counted_by_class_with_its_blocks(engine: CheckedEngine) ->
     assert standard.held_blocks == column(engine, tenants.held_blocks)["a"] == 10
 
 
+def test_nobody_holds_blocks_of_an_executor_that_is_gone(engine: CheckedEngine) -> None:
+    """A killed executor takes its pool along; who ran on it runs no more and holds nothing."""
+    submit(engine, "a", TrafficClass.STANDARD)
+    engine.plan()
+    engine.kill()
+    classes, tenants = engine.core.standings(0)
+    standard = classes[TrafficClass.STANDARD]
+    assert (standard.num_running, standard.held_blocks) == (0, 0)
+    assert column(engine, tenants.held_blocks)["a"] == 0
+
+
 def test_the_wait_of_a_class_is_counted_when_a_request_starts(engine: CheckedEngine) -> None:
     """Each class has its own histogram, and all together the whole."""
     submit(engine, "a", TrafficClass.BATCH)
