@@ -107,6 +107,11 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes:.1f}TiB"
 
 
+def counted(number: int, thing: str) -> str:
+    """Return how many there are of a thing: 1 restart, 4 restarts."""
+    return f"{count(number)} {thing}" + "s" * (number != 1)
+
+
 def zero_is_nothing(value: float) -> str:
     """Return a count, or a dash for none, so that what is there stands out."""
     return count(value) if value else NOTHING

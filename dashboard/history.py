@@ -1,8 +1,9 @@
 """What was seen lately: frames become rates, quantiles of the last seconds, and trends.
 
 Owns: how long a while is, and that nothing grows without end. Never knows: where frames come from
-or what is drawn. A frame that does not follow the one before (another scheduler, another engine, a
-jump back in a recording) starts the history anew.
+or what is drawn. Rates and quantiles start anew with another scheduler, whose counters may have
+lost what its predecessor counted last; trends go on, and end only with the engine, or where a
+recording is wound back.
 """
 
 from collections import deque
@@ -90,9 +91,10 @@ class History:
 
     def push(self, frame: Frame) -> View:
         """Take a frame in and return what is to be seen now."""
+        if self._frames and not _is_of_same_engine(frame, self._frames[-1]):
+            self._samples.clear()
         if self._frames and not _follows(frame, self._frames[-1]):
             self._frames.clear()
-            self._samples.clear()
         is_new = not self._frames or frame.taken_s > self._frames[-1].taken_s
         if is_new and (frame.liveness is Liveness.LIVE or not self._frames):
             self._frames.append(frame)
@@ -134,14 +136,24 @@ class History:
         return self._frames[0]
 
 
+def _is_of_same_engine(frame: Frame, before: Frame) -> bool:
+    """Tell whether time goes on from one frame to the other, in the engine as for the looker."""
+    if frame.liveness is Liveness.GONE:
+        return True
+    return (
+        frame.name == before.name
+        and frame.taken_s >= before.taken_s
+        and frame.uptime_s >= before.uptime_s
+    )
+
+
 def _follows(frame: Frame, before: Frame) -> bool:
     """Tell whether counters go on from one frame to the other."""
     if frame.liveness is Liveness.GONE:
         return True
     return (
-        frame.name == before.name
+        _is_of_same_engine(frame, before)
         and frame.scheduler_epoch == before.scheduler_epoch
-        and frame.taken_s >= before.taken_s
         and frame.totals.steps >= before.totals.steps
     )
 

@@ -52,13 +52,13 @@ def _line(each: Latest, now_s: float, absent: str) -> Line:
 
 
 def _told(head: str, event: Record, now_s: float) -> Line:
-    kind = words(event, "kind")
+    kind, tenant = words(event, "kind"), words(event, "tenant")
     numbers = numbers_of(event)
     return line(
         (head, Tone.FAINT),
         f"{duration(age_s(event, now_s)):>6} ago  ",
         ("" if kind == "command" else f"{kind} ", KIND_TONES.get(kind, Tone.PLAIN)),
-        (f"{words(event, 'tenant')} ", Tone.TITLE),
+        (f"{tenant} " if tenant else "", Tone.TITLE),
         words(event, "reason"),
         f": {numbers}" if numbers else "",
     )

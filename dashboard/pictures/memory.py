@@ -41,12 +41,12 @@ def _whole(frame: Frame, bar: int, glyphs: Glyphs) -> Line:
 
 def _holders(frame: Frame, width: int) -> Iterator[Span]:
     """Yield tenants by the blocks that they hold, the most first, as many as there is room for."""
-    holders = [each for each in frame.tenants if each.held_blocks]
+    whole = frame.num_blocks  # 0 while there is no executor: what it had is gone with it
+    holders = [each for each in frame.tenants if each.held_blocks] if whole else []
     if not holders:
         yield "nobody", Tone.FAINT
     for tenant in sorted(holders, key=lambda each: -each.held_blocks):
-        share = tenant.held_blocks / max(1, frame.num_blocks)
-        numbers = f"{count(tenant.held_blocks)} ({percent(share)})  "
+        numbers = f"{count(tenant.held_blocks)} ({percent(tenant.held_blocks / whole)})  "
         width -= len(tenant.name) + 1 + len(numbers)
         if width < -2:  # the last one needs no gap behind it
             return

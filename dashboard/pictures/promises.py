@@ -40,12 +40,12 @@ def _class(each: ClassFrame, view: View) -> Line:
     in_time: Span = (f"{NOTHING:>8}", Tone.FAINT)
     if each.ttft_ms and share is not None:
         in_time = (f"{percent(share):>8}", Tone.GOOD if share >= GOOD_SHARE else Tone.ALARM)
-    missed: Span = (f"{zero_is_nothing(each.deadline_misses):>7}", Tone.PLAIN)
+    missed = f"{zero_is_nothing(each.deadline_misses):>7}"
     return line(
         f" {each.name:15}",
         f"{promised(each.ttft_ms):>7}{promised(each.itl_ms):>7}{count(started):>8}",
         in_time,
-        missed,
+        (missed, Tone.NOTICE if each.deadline_misses else Tone.FAINT),
         f"{queued(queue.p50_s):>9}{queued(queue.p95_s):>7}",
         f"{count(each.reserved_blocks) if each.reserved_blocks else NOTHING:>8}",
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from dashboard.format import NOTHING, Glyphs, count, duration, meter
+from dashboard.format import NOTHING, Glyphs, count, counted, duration, meter
 from dashboard.lines import Line, Span, Tone, crop, line
 from dashboard.source.base import Record
 from dashboard.tables.records import number, words
@@ -115,7 +115,7 @@ def _life(record: Record, width: int, glyphs: Glyphs) -> Iterator[Line]:
         "         ",
         (f"{glyphs.half} waited {duration(waited_s)}", Tone.NOTICE),
         (f"   {glyphs.full} since its start {duration(worked_s)}", Tone.GOOD),
-        (f"   preempted {count(number(record, 'num_preemptions'))} times", Tone.FAINT),
+        (f"   preempted {counted(int(number(record, 'num_preemptions')), 'time')}", Tone.FAINT),
     )
 
 

@@ -4,6 +4,7 @@ Pure. Rates stand at the left, times at the right.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from dashboard.format import Glyphs, chart, duration, measured, rate
 from dashboard.history import Sample, Times, View
@@ -14,6 +15,17 @@ RATES_HEAD, TIMES_HEAD = 24, 23  # cells before the chart
 GAP = 2
 
 Series = tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """A number as it is now, and how it came there."""
+
+    head: Line
+    series: Series
+    now: float | None
+    show: Callable[[float], str]
+    drawn: str = ""  # which quantile it is, if it is one
 
 
 def trends(view: View, width: int, rows: int, glyphs: Glyphs) -> list[Line]:
@@ -28,12 +40,11 @@ def _rates(view: View, width: int, rows: int, glyphs: Glyphs) -> list[Line]:
     lower = (3 * rows - 1) // 2
     heights = (3 * rows - 1 - lower, lower)
     lines: list[Line] = []
-    shown = (("generated", view.generated), ("prompt", view.prompt))
-    for (name, value), height in zip(shown, heights, strict=True):
-        label = "prompts" if name == "prompt" else name
-        series = _series(view.samples, name, width)
+    shown = (("generated", "generated", view.generated), ("prompts", "prompt", view.prompt))
+    for (label, name, value), height in zip(shown, heights, strict=True):
         head = line((fit(f" {label}", 11), Tone.FAINT), f"{rate(value):>6} ", ("tok/s", Tone.FAINT))
-        lines += _pane(head, RATES_HEAD, series, rate, width, height, glyphs)
+        trend = Trend(head, _series(view.samples, name, width), value, rate)
+        lines += _pane(trend, RATES_HEAD, width, height, glyphs)
     return [*lines, _ends(view)]
 
 
@@ -57,24 +68,23 @@ def _times(view: View, width: int, rows: int, glyphs: Glyphs) -> list[Line]:
             (fit(label, 5), Tone.FAINT), f"{measured(times.p50_s, bounds_s):>6}",
             (" p95 ", Tone.FAINT), f"{measured(times.p95_s, bounds_s):>6}",
         )  # fmt: skip
-        series = _series(view.samples, name, width)
-        drawn = "p50 " if name.endswith("p50_s") else "p95 "
-        lines += _pane(head, TIMES_HEAD, series, duration, width, rows, glyphs, drawn)
+        drawn, now = ("p50", times.p50_s) if name.endswith("p50_s") else ("p95", times.p95_s)
+        trend = Trend(head, _series(view.samples, name, width), now, duration, f"{drawn} ")
+        lines += _pane(trend, TIMES_HEAD, width, rows, glyphs)
     return lines
 
 
-def _pane(
-    head: Line, head_width: int, series: Series, show: Callable[[float], str],
-    width: int, height: int, glyphs: Glyphs, of: str = "",
-) -> list[Line]:  # fmt: skip
-    """Return a chart with its numbers at the left; a high one says what its highest bar is, of the
-    quantile that is drawn.
+def _pane(trend: Trend, head_width: int, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """Return a chart with its numbers at the left; a high one says what was the most of the time
+    that it shows, and of now.
     """
     room = max(0, width - head_width)
-    known = [value for value in series[-room:] if value is not None] if room else []
-    peak: Line = ((f" peak {of}{show(max(known))}", Tone.FAINT),) if known and height > 1 else ()
-    beside_it = [head, peak, *[()] * height][:height]
-    bars = chart(series, room, height, glyphs)
+    known = [value for value in (*trend.series[-room:], trend.now) if value is not None]
+    peak: Line = ()
+    if room and len(known) > 1 and height > 1:
+        peak = ((f" peak {trend.drawn}{trend.show(max(known))}", Tone.FAINT),)
+    beside_it = [trend.head, peak, *[()] * height][:height]
+    bars = chart(trend.series, room, height, glyphs)
     return [
         (*_padded(text, head_width), (row, Tone.ACCENT))
         for text, row in zip(beside_it, bars, strict=True)

@@ -46,7 +46,7 @@ NUMBERS: Mapping[str, tuple[str, Show]] = {
     "restore": ("kept {0} of {1} tokens", count),
     "epoch": ("epoch {0}, {1} blocks", count),
     "prices": ("epoch {0} after {1}", count),
-    "restart": ("{0} times", count),
+    "restart": ("{0} so far", count),
 }
 """How the two numbers of an event are told, by its kind."""
 

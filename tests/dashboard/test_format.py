@@ -7,6 +7,7 @@ from dashboard.format import (
     UNICODE,
     chart,
     count,
+    counted,
     duration,
     measured,
     meter,
@@ -26,6 +27,13 @@ from dashboard.lines import Tone, beside, crop, fit, line, plain, width_of
 def test_a_count_is_short(value: float, text: str) -> None:
     """Four digits are shown whole; beyond that with a unit."""
     assert count(value) == text
+
+
+def test_one_thing_is_not_many() -> None:
+    """The word agrees with the number."""
+    assert [counted(n, "time") for n in (0, 1, 2, 12_000)] == [
+        "0 times", "1 time", "2 times", "12.0k times"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,15 @@ def test_another_scheduler_begins_anew() -> None:
     assert view.generated == pytest.approx(100)
 
 
+def test_trends_outlive_a_scheduler_and_end_with_the_engine() -> None:
+    """What an operator wants to see after a death is what was before it."""
+    before = [frame(t, 100 * t, uptime_s=50.0 + t) for t in range(1, 5)]
+    view = pushed(*before, frame(5, 400, uptime_s=55.0, scheduler_epoch=2))
+    assert [sample.generated for sample in view.samples] == [None, 100, 100, 100]
+    view = pushed(*before, frame(5, 0, uptime_s=1.0))
+    assert not view.samples
+
+
 def test_the_same_frame_again_changes_nothing() -> None:
     """A stopped recording keeps its rates."""
     history = History()
