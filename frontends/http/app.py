@@ -106,10 +106,7 @@ class Application:
         if exchange.count_header(b"host") > 1:
             raise bad_request("There is more than one Host header.")
         if not self._hosts.allows_host(host):
-            raise permission_denied(
-                "The Host header does not name this server (setting: http.allowed_hosts).",
-                "host_not_allowed",
-            )
+            raise _foreign_host(host)
         origin = exchange.header(b"origin")
         if exchange.method not in SAFE_METHODS and origin is not None:
             self._check_origin(origin, host)
@@ -131,6 +128,16 @@ class Application:
             exchange.connection.cut()
         else:
             await exchange.fail(ApiError(500, "The server failed on this request.", type_=SERVER))
+
+
+def _foreign_host(host: bytes | None) -> ApiError:
+    """Return the answer to a Host header that is not ours; without one it is no HTTP/1.1."""
+    if host is None:
+        return bad_request("There is no Host header.")
+    return permission_denied(
+        "The Host header does not name this server (setting: http.allowed_hosts).",
+        "host_not_allowed",
+    )
 
 
 def _routing_error(exchange: Exchange, error: HTTPException) -> ApiError:

@@ -258,6 +258,14 @@ def test_a_foreign_host_gets_403(rig: HttpRig) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "host_not_allowed")
 
 
+def test_no_host_gets_400(rig: HttpRig) -> None:
+    """HTTP/1.1 demands the header, and a text about its value would mislead who forgot it."""
+    with rig.connect() as raw:
+        raw.sendall(b"GET /version HTTP/1.1\r\n\r\n")
+        answer = RawReader(raw).answer()
+    assert (answer.status, answer.code) == (400, None)
+
+
 def test_two_hosts_get_400(rig: HttpRig) -> None:
     """Of two Host headers a proxy before us may have believed the other one."""
     with rig.connect() as raw:
