@@ -102,6 +102,7 @@ class ReplicaFrame(msgspec.Struct, frozen=True, array_like=True):
     cost_factors: tuple[float, float]  # of steps that only decode, and of those with prompts
     cost_sigmas: tuple[float, float]
     infeasible_steps: int
+    expected_step_s: float = 0.0  # of the steps in flight, else of most; 0 = nobody knows
 
 
 class ExecutorFrame(msgspec.Struct, frozen=True, array_like=True):

@@ -263,6 +263,7 @@ def _replicas(reading: Reading, record: Record) -> Iterator[ReplicaFrame]:
             cost_factors=tuple(row["cost_factors"].tolist()),
             cost_sigmas=tuple(row["cost_sigmas"].tolist()),
             infeasible_steps=int(row["infeasible_steps"]),
+            expected_step_s=int(row["expected_step_ns"]) / NS_PER_S,
         )
 
 

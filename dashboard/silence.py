@@ -1,32 +1,27 @@
-"""When a process has been silent for so long that somebody should know. Pure.
+"""Which processes have given no sign of life for longer than their work explains. Pure.
 
-A loop that has nothing to do stamps its heartbeat a few times a second; one in a step does not
-until the step ends. So the second is measured by how long steps take.
+Owns: what of a frame tells that; how long is too long says `ipc.overdue`. What the scheduler says
+of an executor's plan counts as of its page, so that a scheduler that is silent accuses nobody else.
 """
 
-from dashboard.frame import ProcessFrame
-from dashboard.history import View
-
-OLD_HEARTBEAT_S = 1.0
-SLOW_STEP_S = 2.0
-MANY_STEPS = 4.0  # so many times what most steps take is no longer a step
-SLOW_ACTIVITIES = ("starting", "loading", "compiling")
+from dashboard.frame import Frame, ProcessFrame, ReplicaFrame
+from ipc.overdue import overdue_s
 
 
-def allowed_s(process: ProcessFrame, view: View) -> float:
-    """Return how long a process may be silent before it looks hung."""
-    if process.activity != "busy":
-        return OLD_HEARTBEAT_S
-    return allowed_step_s(view)
+def silent_too_long_s(process: ProcessFrame, frame: Frame) -> float:
+    """Return for how long a process that should work has given no sign, 0 = it is well."""
+    if process.state != "running" or process.heartbeat_age_s is None:
+        return 0.0
+    replica = replica_of(process, frame)
+    if replica is None:
+        return overdue_s(process.activity, process.heartbeat_age_s)
+    plan_age_s = max(0.0, (replica.plan_age_s or 0.0) - frame.age_s)
+    return overdue_s(process.activity, process.heartbeat_age_s, plan_age_s, replica.expected_step_s)
 
 
-def allowed_step_s(view: View) -> float:
-    """Return how long a step may take before it looks as if it never ended."""
-    return max(SLOW_STEP_S, MANY_STEPS * (view.step.p50_s or 0.0))
-
-
-def looks_hung(process: ProcessFrame, view: View) -> bool:
-    """Tell whether a process that should work has been silent for too long."""
-    if process.state != "running" or process.activity in SLOW_ACTIVITIES:
-        return False
-    return (process.heartbeat_age_s or 0.0) > allowed_s(process, view)
+def replica_of(process: ProcessFrame, frame: Frame) -> ReplicaFrame | None:
+    """Return the replica that a process is an executor of, None if it is none."""
+    kind, *numbers = process.child.split(".")
+    if kind != "executor" or int(numbers[0]) >= len(frame.replicas):
+        return None
+    return frame.replicas[int(numbers[0])]

@@ -9,7 +9,7 @@ readers of another version are refused.
 
 import numpy as np
 
-PAGE_VERSION = 7
+PAGE_VERSION = 8
 MAX_PAGE_REPLICAS = 8
 MAX_PAGE_TOKENIZERS = 8
 MAX_PAGE_TENANTS = 256  # the rest is summed in the first row, named `_other`
@@ -79,6 +79,7 @@ REPLICA = np.dtype(
         ("step", np.uint64),
         ("last_step_ns", np.int64),  # when the last result arrived
         ("plan_sent_ns", np.int64),  # when the oldest plan in flight was sent; 0 = none
+        ("expected_step_ns", np.int64),  # of the steps in flight, else of most; 0 = nobody knows
         ("num_running", np.int32),
         ("num_blocks", np.int32),
         ("num_held_blocks", np.int32),

@@ -120,6 +120,7 @@ class Prediction:
     infeasible_steps: int  # whose decodes alone broke a promised gap
     predicted_ns: int = 0  # of all steps that were predicted and measured, together
     measured_ns: int = 0  # the same steps as they were
+    expected_ns: int = 0  # how long the longest of those that are not measured yet will last
 
 
 @dataclass(frozen=True, slots=True)

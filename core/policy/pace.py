@@ -206,6 +206,8 @@ class Pace:
     def prediction(self, replica: int) -> Prediction | None:
         """Return how well steps are predicted, None if they are not."""
         num_infeasible = self._num_infeasible.get(replica, 0)
+        opened = self._opened.get(replica, {}).values()
+        expected_ns = max((each.budget.predicted_ns() for each in opened), default=0)
         if (model := self._models.calibrated(replica)) is not None:
             alone, mixed = model.decode_only, model.mixed
             return Prediction(
@@ -214,10 +216,11 @@ class Pace:
                 num_infeasible,
                 model.predicted_ns,
                 model.measured_ns,
+                expected_ns,
             )
         if self._models.of(replica) is None:
             return None
-        return Prediction((1.0, 1.0), (0.0, 0.0), num_infeasible)
+        return Prediction((1.0, 1.0), (0.0, 0.0), num_infeasible, expected_ns=expected_ns)
 
     def _kept(
         self,

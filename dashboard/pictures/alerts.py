@@ -6,9 +6,10 @@ from dashboard.format import count, duration, percent
 from dashboard.frame import Frame, Liveness, ProcessFrame, TenantFrame
 from dashboard.history import View
 from dashboard.lines import Span, Tone
-from dashboard.silence import looks_hung
+from dashboard.silence import replica_of, silent_too_long_s
 from dashboard.tables.tenants import FAIRNESS_GAP
 from dashboard.vocabulary import PROMISE_BREAKS
+from ipc.overdue import IN_A_STEP
 
 MAX_NAMES = 3
 
@@ -18,7 +19,7 @@ def alerts(view: View) -> list[Span]:
     frame = view.frame
     found = [*_down(frame)]
     if frame.liveness is Liveness.LIVE:
-        found += [*_hung(view), *_broken_promises(view), *_unfair(frame), *_preempted(view)]
+        found += [*_hung(frame), *_broken_promises(view), *_unfair(frame), *_preempted(view)]
     return [*found, *_chosen(frame)]
 
 
@@ -31,25 +32,30 @@ def _down(frame: Frame) -> Iterator[Span]:
             yield f"replica {index} has no executor", Tone.ALARM
 
 
-def _hung(view: View) -> Iterator[Span]:
-    for process in view.frame.processes:
-        if looks_hung(process, view):
-            yield hung_words(process, view), Tone.ALARM
+def _hung(frame: Frame) -> Iterator[Span]:
+    for process in frame.processes:
+        silent_s = silent_too_long_s(process, frame)
+        if silent_s:
+            yield hung_words(process, frame, silent_s), Tone.ALARM
 
 
-def hung_words(process: ProcessFrame, view: View) -> str:
+def hung_words(process: ProcessFrame, frame: Frame, silent_s: float) -> str:
     """Return for how long a process has been silent, and what will be done about it."""
-    silent = duration(process.heartbeat_age_s)
-    if process.activity != "busy":
-        return f"{process.child} HUNG? no heartbeat for {silent}"
-    words = f"{process.child} HUNG? in one step for {silent}"
-    if view.step.p50_s is not None:
-        words += f", most take {duration(view.step.p50_s)}"
+    words = f"{process.child} HUNG? {_sign_missed(process, silent_s)} for {duration(silent_s)}"
+    replica = replica_of(process, frame)
+    if process.activity == IN_A_STEP and replica is not None and replica.expected_step_s:
+        words += f", expected {duration(replica.expected_step_s)}"
     return (
         words
         if process.patience_s is None
         else f"{words}; killed in {duration(process.patience_s)}"
     )
+
+
+def _sign_missed(process: ProcessFrame, silent_s: float) -> str:
+    if process.activity == IN_A_STEP:
+        return "in one step"
+    return "no heartbeat" if process.heartbeat_age_s == silent_s else "no answer to its plan"
 
 
 def _broken_promises(view: View) -> Iterator[Span]:

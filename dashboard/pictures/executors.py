@@ -6,7 +6,7 @@ from dashboard.format import Glyphs, count, duration, meter, percent, rate, size
 from dashboard.frame import ExecutorFrame, Frame, ReplicaFrame
 from dashboard.history import View
 from dashboard.lines import Line, Span, Tone, line
-from dashboard.silence import allowed_step_s
+from ipc.overdue import allowed_step_s
 from ipc.pages import STEP_REGIMES
 
 FAR_OFF = 1.5  # a factor between prediction and step that is worth a look
@@ -37,7 +37,7 @@ def _executors_of(frame: Frame, index: int) -> Iterator[ExecutorFrame]:
 def _replica(
     view: View, index: int, replica: ReplicaFrame, width: int, glyphs: Glyphs
 ) -> Iterator[Line]:
-    yield _steps(view, index, replica)
+    yield _steps(index, replica)
     yield _memory(replica, width, glyphs)
     yield line(
         ("   step ", Tone.FAINT),
@@ -50,9 +50,10 @@ def _replica(
         )
 
 
-def _steps(view: View, index: int, replica: ReplicaFrame) -> Line:
+def _steps(index: int, replica: ReplicaFrame) -> Line:
     age_s = replica.last_step_age_s
-    is_slow = bool(replica.running and age_s is not None and age_s > allowed_step_s(view))
+    allowed_s = allowed_step_s(replica.expected_step_s)
+    is_slow = bool(replica.running and age_s is not None and age_s > allowed_s)
     return line(
         (f" replica {index} ", Tone.TITLE), _state(replica),
         (" epoch ", Tone.FAINT), str(replica.epoch),

@@ -228,6 +228,7 @@ def _replica(engine: DemoEngine) -> ReplicaFrame:
         held_blocks=engine.held_blocks, evictable_blocks=(NUM_BLOCKS - engine.held_blocks) // 2,
         fenced_blocks=0, host_blocks=0, held_host_blocks=0, draining=False, last_step_age_s=0.012,
         plan_age_s=0.004, cost_factors=(1.02, 1.08), cost_sigmas=(0.04, 0.09), infeasible_steps=0,
+        expected_step_s=0.012,
     )  # fmt: skip
 
 

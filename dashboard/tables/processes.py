@@ -6,7 +6,7 @@ from dashboard.format import NOTHING, duration, zero_is_nothing
 from dashboard.frame import ProcessFrame
 from dashboard.history import View
 from dashboard.lines import ALARM, FAINT, NOTICE, PLAIN, Span, Tone
-from dashboard.silence import looks_hung
+from dashboard.silence import silent_too_long_s
 from dashboard.table import Column, Table
 
 STATE_TONES = {"running": Tone.GOOD, "starting": NOTICE, "stopping": NOTICE}
@@ -22,7 +22,8 @@ class ProcessRow:
 
 def rows_of(view: View) -> list[ProcessRow]:
     """Return a row per process."""
-    return [ProcessRow(each, looks_hung(each, view)) for each in view.frame.processes]
+    frame = view.frame
+    return [ProcessRow(each, silent_too_long_s(each, frame) > 0) for each in frame.processes]
 
 
 def state(row: ProcessRow) -> Span:

@@ -18,6 +18,7 @@ from frontends.health import assess, last_step_age_s, oldest_wait_s
 from frontends.metrics.engine import leftovers_of
 from frontends.metrics.replicas import block_counts, replicas_of
 from frontends.metrics.vllm import EngineFacts, kv_usage
+from frontends.overdue import signs
 from frontends.refusals import refusals
 from ipc.pages import NO_BUDGET
 
@@ -38,12 +39,26 @@ def status(boards: Boards, name: str, facts: EngineFacts, limits: SupervisionCon
         "uptime_s": round(boards.age_s(started_ns), 3) if started_ns else None,
         "stopping": bool(supervisor["stopping"]),
         "health": assess(boards, limits).as_dict(),
+        "hung": hung(boards),
         "load": load(boards),
         "replicas": replicas(boards),
         "processes": processes(boards),
         "tenants": tenants(boards),
         **freshness(boards),
     }
+
+
+def hung(boards: Boards) -> list[Record]:
+    """Return a record per process that looks hung, long before anybody kills it."""
+    return [
+        {
+            "process": each.process,
+            "no_sign_s": rounded(each.overdue_s),
+            "expected_s": rounded(each.expected_s) or None,
+        }
+        for each in signs(boards)
+        if each.overdue_s
+    ]
 
 
 def freshness(boards: Boards) -> Record:

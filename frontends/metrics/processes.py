@@ -18,6 +18,7 @@ from frontends.metrics.shown import (
     labelled,
     process_label,
 )
+from frontends.overdue import signs
 from ipc.pages import STEP_BUCKETS_S
 
 UPTIME = gauge("headrace_uptime_seconds", "Time since the engine was started.")
@@ -26,6 +27,11 @@ EPOCH = gauge("headrace_process_epoch", "Epoch of the process.", "process")
 RESTARTS = counter("headrace_process_restarts_total", "Restarts.", "process")
 HEARTBEAT_AGE = gauge(
     "headrace_heartbeat_age_seconds", "Time since its loop stamped its heartbeat.", "process"
+)
+OVERDUE = gauge(
+    "headrace_process_overdue_seconds",
+    "For how long it has given no sign, if that is longer than its work explains; else 0.",
+    "process",
 )
 PAGE_AGE = gauge("headrace_page_age_seconds", "Time since it wrote its page.", "process")
 RING_ERRORS = counter(
@@ -144,8 +150,8 @@ ADMIN = (
 )
 
 FAMILIES = (
-    UPTIME, STOPPING, EPOCH, RESTARTS, HEARTBEAT_AGE, PAGE_AGE, RING_ERRORS, DROPPED_FRAMES,
-    STALE_FRAMES,
+    UPTIME, STOPPING, EPOCH, RESTARTS, HEARTBEAT_AGE, OVERDUE, PAGE_AGE, RING_ERRORS,
+    DROPPED_FRAMES, STALE_FRAMES,
 )  # fmt: skip
 EXECUTOR_FAMILIES = (
     *(each.family for each in EXECUTOR),
@@ -197,6 +203,7 @@ def add(out: Exposition, boards: Boards) -> None:
         for child, beat in sorted(boards.heartbeats.items())
     ]
     out.add(HEARTBEAT_AGE, beats)
+    out.add(OVERDUE, [(process_label(each.process), each.overdue_s) for each in signs(boards)])
     pages = sorted(boards.pages.items())
     out.add(PAGE_AGE, [(process_label(c), boards.age_s(p.written_ns)) for c, p in pages])
     out.add(RING_ERRORS, field_samples(pages, "ring_errors"))

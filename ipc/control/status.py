@@ -14,6 +14,12 @@ COMMAND = Command(
         ResultField("stopping", "boolean", "true after SIGTERM or shutdown"),
         ResultField("health", "record", "live, ready and progress: each ok and its reasons"),
         ResultField(
+            "hung",
+            "list of records",
+            "per process that looks hung: for how long it has given no sign, s, and how long its "
+            "step should take, as predicted",
+        ),
+        ResultField(
             "load",
             "record",
             "waiting, running and preempted requests, tokens so far, KV use, age of the last step",

@@ -249,6 +249,8 @@ def test_ages_are_measured_from_stamps_to_now() -> None:
     assert value(families, "headrace_replica_last_step_age_seconds", replica="0") == 3.0
     assert value(families, "headrace_replica_plan_age_seconds", replica="0") == 2.0
     assert value(families, "headrace_heartbeat_age_seconds", process="scheduler") == 4.0
+    assert value(families, "headrace_process_overdue_seconds", process="scheduler") == 4.0
+    assert value(families, "headrace_process_overdue_seconds", process="http.0") == 0.0
     assert value(families, "headrace_uptime_seconds") == 100.0
 
 

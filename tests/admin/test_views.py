@@ -8,11 +8,13 @@ import numpy as np
 from core.clock import NS_PER_S
 from core.config import SupervisionConfig
 from core.errors import RejectionReason
+from core.supervision.states import ProcessState
 from core.tenancy import CLASS_NAMES
 from frontends.admin import views
 from frontends.boards import Boards
 from frontends.metrics.vllm import EngineFacts
 from ipc.control.registry import COMMANDS
+from ipc.heartbeat import Heartbeat, HeartbeatState
 from tests.support.boards import (
     CHILDREN,
     NOW_NS,
@@ -21,6 +23,7 @@ from tests.support.boards import (
     healthy,
     page,
     refusal_fields,
+    replica_fields,
     scheduler_fields,
     supervisor_fields,
 )
@@ -77,6 +80,50 @@ def test_status_has_every_process_with_its_state_and_restarts() -> None:
     assert first["activity"] == "idle"
     assert (second["state"], second["activity"], second["heartbeat_age_s"]) == ("77", None, None)
     assert len(status(healthy())["processes"]) == len(CHILDREN)
+
+
+def hung(boards: Boards) -> list[str]:
+    """Return the processes that look hung."""
+    return [row["process"] for row in status(boards)["hung"]]
+
+
+def in_a_step(age_s: float) -> Heartbeat:
+    """Return the heartbeat of a loop that has been in a step for so long."""
+    return beat(age_s, state=HeartbeatState.BUSY)
+
+
+def test_status_names_who_looks_hung_long_before_it_is_killed() -> None:
+    """An executor by what was expected of its step, an idle loop by its heartbeat."""
+    row = replica_fields(plan_sent_ns=NOW_NS - 3 * NS_PER_S, expected_step_ns=NS_PER_S // 50)
+    pages = {"scheduler": page("scheduler", scheduler_fields([row]))}
+    stopped = healthy(pages, {"executor.0.0": in_a_step(3.0)})
+    assert status(stopped)["hung"] == [
+        {"process": "executor.0.0", "no_sign_s": 3.0, "expected_s": 0.02}
+    ]
+    assert hung(healthy(pages, {"executor.0.0": in_a_step(0.1)})) == ["executor.0.0"]
+    assert hung(healthy(beats={"tokenizer.0": beat(2.5)})) == ["tokenizer.0"]
+    assert hung(healthy()) == []
+
+
+def test_a_long_step_and_a_load_are_not_taken_for_a_hang() -> None:
+    """Nor is a process whose death is known already."""
+    row = replica_fields(plan_sent_ns=NOW_NS - 9 * NS_PER_S, expected_step_ns=NS_PER_S)
+    pages = {"scheduler": page("scheduler", scheduler_fields([row]))}
+    assert hung(healthy(pages, {"executor.0.0": in_a_step(9.0)})) == []
+    for state in (HeartbeatState.LOADING, HeartbeatState.COMPILING):
+        assert hung(healthy(beats={"executor.0.0": beat(90.0, state=state)})) == []
+    down = supervisor_fields([child_row("executor.0.0", state=ProcessState.BACKOFF)])
+    dead = healthy({"supervisor": page("supervisor", down)}, {"executor.0.0": in_a_step(9.0)})
+    assert hung(dead) == []
+
+
+def test_a_silent_scheduler_accuses_no_executor() -> None:
+    """Its page says what was: a plan that was young then tells nothing of now."""
+    row = replica_fields(plan_sent_ns=NOW_NS - NS_PER_S // 10)
+    boards = healthy({"scheduler": page("scheduler", scheduler_fields([row]))})
+    beats = {child: beat(-9.0) for child in CHILDREN if child != "scheduler"}
+    later = Boards(NOW_NS + 9 * NS_PER_S, boards.pages, {**boards.heartbeats, **beats})
+    assert hung(later) == ["scheduler"]
 
 
 def test_requests_from_the_board_have_the_declared_fields_and_the_tenants_counts() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from dashboard.format import ASCII, UNICODE
 from dashboard.frame import Frame, Liveness
-from dashboard.history import History, View
+from dashboard.history import History, Sample, View
 from dashboard.lines import Tone, plain_text, width_of
 from dashboard.pictures.alerts import alerts
 from dashboard.pictures.executors import executors
@@ -16,6 +16,7 @@ from dashboard.pictures.memory import memory
 from dashboard.pictures.overview import overview
 from dashboard.pictures.promises import promises
 from dashboard.pictures.request import request
+from dashboard.pictures.trends import trends
 from dashboard.widgets.header_bar import state_line, state_of
 from tests.support.dashboard import StageClock, demo
 
@@ -61,23 +62,44 @@ def test_a_process_that_is_down_is_an_alarm() -> None:
     assert next(iter(alerts(view)))[1] is Tone.ALARM
 
 
-def executor_silent_for(seconds: float, activity: str = "busy") -> View:
+def executor_silent_for(seconds: float, activity: str = "busy", **replica: Any) -> View:
     """Return the view of an engine whose executor has not stamped for so long."""
     processes = demo(StageClock()).read().processes
     silent = msgspec.structs.replace(
         processes[3], activity=activity, heartbeat_age_s=seconds, patience_s=60.0 - seconds
     )
-    return view_of(processes=(silent,))
+    return view_of(processes=(silent,), replicas=replicas(1, **replica))
+
+
+def hung(view: View) -> list[str]:
+    """Return the alerts about processes that look hung."""
+    return [text for text in told(view) if "HUNG" in text]
 
 
 def test_a_process_in_a_step_is_hung_only_after_many_steps_time() -> None:
     """And it is said when it will be killed; one that is idle owes a heartbeat every second."""
-    assert not [text for text in told(executor_silent_for(1.5)) if "HUNG" in text]
-    assert told(executor_silent_for(4.0))[0] == (
+    assert not hung(executor_silent_for(1.5))
+    assert hung(executor_silent_for(2.5)) == [
+        "executor.0.0 HUNG? in one step for 2.5s, expected 12ms; killed in 57.5s"
+    ]
+    assert not hung(executor_silent_for(4.0, expected_step_s=0.5))
+    assert hung(executor_silent_for(4.0, expected_step_s=0.0)) == [
         "executor.0.0 HUNG? in one step for 4.0s; killed in 56.0s"
+    ]
+    assert "no heartbeat for 1.5s" in hung(executor_silent_for(1.5, "idle"))[0]
+    assert not hung(executor_silent_for(90.0, "loading"))
+
+
+def test_an_executor_whose_device_does_not_come_to_an_end_is_hung_though_its_loop_stamps() -> None:
+    """By the age of its plan on the scheduler's page; a page that is old itself accuses nobody."""
+    view = executor_silent_for(0.1, plan_age_s=3.0)
+    assert hung(view) == ["executor.0.0 HUNG? in one step for 3.0s, expected 12ms; killed in 59.9s"]
+    assert (
+        "no answer to its plan for 3.0s"
+        in hung(executor_silent_for(0.1, "idle", plan_age_s=3.0))[0]
     )
-    assert "no heartbeat for 1.5s" in told(executor_silent_for(1.5, "idle"))[0]
-    assert not [text for text in told(executor_silent_for(90.0, "loading")) if "HUNG" in text]
+    old = msgspec.structs.replace(view.frame, age_s=1.5)
+    assert not hung(msgspec.structs.replace(view, frame=old))
 
 
 def test_who_is_over_its_share_is_said_while_another_is_short() -> None:
@@ -139,6 +161,28 @@ def test_the_last_event_of_each_sort_is_told_with_its_numbers() -> None:
     assert lines[1].endswith("shed beta shed_predicted: in 17.0s, due in 14.4s")
     assert lines[2].endswith("none")
     assert lines[3].endswith("set tenants.acme.weight 3: 1 > 3")
+
+
+def test_a_restart_concerns_no_tenant() -> None:
+    """It is told without one, and how many there have been."""
+    event = {"kind": "restart", "at_s": 1.0, "reason": "admin.0 epoch 2", "measured": 1}
+    told_lines = plain_text(latest(latest_of([event]), 2.0, 100, is_whole=True)).split("\n")
+    assert told_lines[2].endswith("1.0s ago  restart admin.0 epoch 2: 1 so far")
+
+
+def test_nobody_holds_a_part_of_no_memory() -> None:
+    """While there is no executor nothing is said of shares in its pool."""
+    (one,) = replicas(1, epoch=0, num_blocks=0, held_blocks=0)
+    lines = plain_text(memory(view_of(replicas=(one,)), 80, ASCII)).split("\n")
+    assert lines[1].split() == ["held", "by", "nobody"]
+
+
+def test_the_peak_of_a_trend_is_no_less_than_what_it_is_now() -> None:
+    """The newest number is not yet a bar of the chart."""
+    view = view_of()
+    samples = tuple(Sample(float(t), generated=5.0) for t in range(3))
+    view = msgspec.structs.replace(view, samples=samples, generated=7.0)
+    assert "peak 7.0" in plain_text(trends(view, 120, 2, ASCII))
 
 
 def test_what_nobody_remembers_is_not_denied() -> None:

@@ -323,3 +323,26 @@ def test_the_margin_grows_with_the_scatter() -> None:
             model.measured(work, round(MACHINE.duration_ns(work) * noise))
         margins.append(pace.margin(0))
     assert margins == [MARGIN, pytest.approx(0.4, rel=0.25), MARGIN_MAX]
+
+
+def test_what_is_expected_of_the_steps_in_flight_is_told_until_they_are_measured() -> None:
+    """The longest of them counts, with all that was put into it; of no step nothing is expected."""
+    pace, models, _ = pace_of()
+    models.calibrate(0, MACHINE)
+    assert expected_ns(pace) == 0
+    first, second = step_of([Decode()], number=1), step_of([], number=2)
+    pace.open(first, first.batch)  # type: ignore[arg-type]
+    budget = pace.open(second, second.batch)  # type: ignore[arg-type]
+    budget.spend(make_request(1, prompt_len=100), 0, 100)
+    assert expected_ns(pace) == budget.predicted_ns() > 15 * MS
+    pace.measured(0, 2, 20 * MS)
+    assert 0 < expected_ns(pace) < 15 * MS
+    pace.measured(0, 1, 11 * MS)
+    assert expected_ns(pace) == 0
+
+
+def expected_ns(pace: Pace) -> int:
+    """Return what is expected of the steps in flight of the first replica."""
+    prediction = pace.prediction(0)
+    assert prediction is not None
+    return prediction.expected_ns

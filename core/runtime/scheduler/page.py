@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from core.clock import NS_PER_S
 from core.engine_core import EngineCore
 from core.histogram import Histogram
 from core.metering import Buckets, Metering
@@ -138,6 +139,7 @@ def fill_page(page: Page, core: EngineCore, now_ns: int, before: Page = NO_PREDE
     metering.queue_time_by_class.fill_total(page["queue_time"])
     page["system_service"] += before["system_service"]
     _fill_replicas(page, statistics, before)
+    _fill_expectations(page["replicas"][: len(statistics.replicas)], statistics, metering)
     _fill_tenants(page, metering)
     _fill_standings(page, core, now_ns, before)
     _fill_leftovers(page, core.leftovers(), before)
@@ -182,6 +184,15 @@ def _fill_replicas(page: Page, statistics: EngineStatistics, before: Page) -> No
         row["num_host_blocks"] = replica.host.num_blocks
         row["num_held_host_blocks"] = replica.host.num_held
         _fill_prediction(row, replica.prediction, before["replicas"][index])
+
+
+def _fill_expectations(rows: Page, statistics: EngineStatistics, metering: Metering) -> None:
+    """Show how long steps should take: as the policy predicts, else as they took so far."""
+    steps = metering.step_time
+    mean_ns = int(steps.sum * NS_PER_S / max(1, steps.count))
+    for row, replica in zip(rows, statistics.replicas, strict=True):
+        prediction = replica.prediction
+        row["expected_step_ns"] = (prediction.expected_ns if prediction else 0) or mean_ns
 
 
 def _fill_prediction(row: np.void, prediction: Prediction | None, before: np.void) -> None:
