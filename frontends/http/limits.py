@@ -2,11 +2,12 @@
 
 Owns: numbers and the phase of a connection. Never knows: transports, parsers, ASGI.
 
-    HEAD ──► BODY ──► RESPONSE ──► IDLE ──► HEAD …        any ──► CLOSING
+    HEAD ──► BODY ──► IDLE ──► HEAD …        any ──► CLOSING
 
 From the first byte (a new connection: from accept) the head has `header_timeout_s`, then the body
-`body_timeout_s`; an idle connection lives `keep_alive_s`; what a refused one sends is thrown away
-for `linger_s`, so that the client can read the refusal before the reset that unread bytes cause.
+`body_timeout_s`; an idle connection without a running answer lives `keep_alive_s`; what a refused
+one sends is thrown away for `linger_s`, so that the client can read the refusal before the reset
+that unread bytes cause.
 """
 
 from dataclasses import dataclass
@@ -22,12 +23,11 @@ NUM_WHOLE_BODIES = 16
 
 
 class Phase(Enum):
-    """Where a connection stands."""
+    """What a connection expects of its client."""
 
     IDLE = "idle"
     HEAD = "head"
     BODY = "body"
-    RESPONSE = "response"
     CLOSING = "closing"
 
 

@@ -1,15 +1,14 @@
-"""One HTTP/1.1 connection with a bound on every byte and every wait.
+"""One HTTP/1.1 connection with a bound on every byte (`weight`) and every wait (`deadlines`).
 
-Owns: what is refused before it is buffered (431, 413, 408, 503), how long a slow client may take,
-and the news that a client has left. Never knows: routes, JSON, the engine. It is uvicorn's
-httptools protocol with these rules added:
+Owns: what is refused before it is buffered, the order of requests and answers, and the news that a
+client has left. Never knows: routes, JSON, the engine. It is uvicorn's httptools protocol with
+these rules added:
 
 * an application is started only when its request has arrived whole, so it never waits for a body;
 * data that comes while a response runs is held (bounded) instead of pausing the transport, because
   a paused transport does not notice that its peer has gone;
 * `connection_lost` calls the callback that the running exchange left here, in the same loop turn;
 * an offer of another protocol is not heard, so that a body behind it arrives;
-* nobody is late by a stall of our own loop: what has come in the meantime is read first;
 * an HTTP/1.0 client gets no chunks.
 
 A client that ends its side of the connection looks exactly like one that has closed it. If it waits
@@ -38,6 +37,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 from core.clock import Clock
+from frontends.http.deadlines import READ_FIRST_S, Deadline, ReaderWatch
 from frontends.http.errors import ApiError, bad_request, overloaded
 from frontends.http.limits import (
     MAX_PIPELINED_BYTES,
@@ -48,10 +48,9 @@ from frontends.http.limits import (
 )
 from frontends.http.request_id import new_request_id
 from frontends.http.telemetry import Telemetry
+from frontends.http.weight import RequestWeight
 
 UPGRADE = b"upgrade"
-HEADER_OVERHEAD_BYTES = 4  # ": " and CRLF of a header line
-READ_FIRST_S = 0.001  # uvloop calls timers before it reads: one more round reads what has come
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -71,16 +70,14 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state={}, _loop=loop)
         self.timeout_keep_alive = limits.keep_alive_s  # type: ignore[assignment]
         self._limits = limits
-        self._budget = budget
         self._telemetry = telemetry
         self._clock = clock
         self._phase = Phase.HEAD
-        self._timer: asyncio.TimerHandle | None = None
-        self._write_timer: asyncio.TimerHandle | None = None
-        self._unsent_bytes = 0
-        self._head_bytes = 0
-        self._fed_head_bytes = 0
-        self._body_bytes = 0
+        self._deadline = Deadline(loop)
+        self._reader = ReaderWatch(
+            loop, limits.write_timeout_s, self._unsent_bytes, self._cut_slow_reader
+        )
+        self._weight = RequestWeight(limits, budget)
         self._has_ended_message = False
         self._refusal: ApiError | None = None
         self._ahead = b""
@@ -138,9 +135,10 @@ class LimitedProtocol(HttpToolsProtocol):
             self._enter(Phase.HEAD, self._limits.header_timeout_s, self._head_is_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._cancel_timers()
-        self._budget.give(self._body_bytes)
-        self._body_bytes = 0
+        self._deadline.stop()
+        self._reader.stop()
+        self._unset_keepalive_if_required()
+        self._weight.release()
         self._phase = Phase.CLOSING
         if self._running is not None:
             self._running.disconnected = True
@@ -168,37 +166,36 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch_reader()
+        self._reader.start()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._stop_write_timer()
+        self._reader.stop()
 
     # The parser's side.
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head_bytes = self._fed_head_bytes = 0
+        self._weight.begin()
         if self._phase is Phase.IDLE:
             self._enter(Phase.HEAD, self._limits.header_timeout_s, self._head_is_late)
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
-        self._count_head(len(url))
+        self._refuse_if(self._weight.add_url(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count_head(len(name) + len(value) + HEADER_OVERHEAD_BYTES)
+        self._refuse_if(self._weight.add_header(name, value))
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self.parser.get_method() == b"CONNECT":
-            self._raise(bad_request("This server is no proxy."))
+            self._refuse_if(bad_request("This server is no proxy."))
         if self.parser.should_upgrade():
             return
-        if _content_length(self.headers) > self._limits.max_body_bytes:
-            self._raise_body_too_large()
+        self._refuse_if(self._weight.announce_body(self.headers))
         if len(self.pipeline) >= MAX_PIPELINED_REQUESTS:
-            self._raise(bad_request("Too many pipelined requests."))
+            self._refuse_if(bad_request("Too many pipelined requests."))
         state: dict[str, Any] = self.scope["state"]
         state["connection"] = self
         state["accepted_ns"] = self._clock.now_ns()
@@ -208,22 +205,17 @@ class LimitedProtocol(HttpToolsProtocol):
         self._continue()
 
     def on_body(self, body: bytes) -> None:
-        if len(self.cycle.body) + len(body) > self._limits.max_body_bytes:
-            self._raise_body_too_large()
-        if not self._budget.take(len(body)):
-            self._raise(overloaded("Too many request bodies at once.", "too_many_bodies"))
-        self._body_bytes += len(body)
+        self._refuse_if(self._weight.add_body(len(body)))
         self.cycle.body += body
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return
         super().on_message_complete()
-        self._budget.give(self._body_bytes)
-        self._body_bytes = 0
+        self._weight.release()
         self._has_ended_message = True
         self._phase = Phase.IDLE
-        self._stop_timer()
+        self._deadline.stop()
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             self._start_asgi_task(*waiting)
@@ -248,13 +240,13 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._has_ended and self._running is None:
             self.transport.close()
         if self.transport.is_closing():
-            self._timer = self._rearmed(self._limits.write_timeout_s, self.cut)
+            self._deadline.set(self._limits.write_timeout_s, self.cut)
 
     def timeout_keep_alive_handler(self) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(READ_FIRST_S, self._keep_alive_is_over)
 
     def _keep_alive_is_over(self) -> None:
-        if self.transport.get_write_buffer_size():
+        if self._unsent_bytes():
             self.cut()
         else:
             super().timeout_keep_alive_handler()
@@ -267,8 +259,7 @@ class LimitedProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
             if self._phase is Phase.HEAD and not self._has_ended_message:
-                self._fed_head_bytes += len(data)
-                self._check_head(self._fed_head_bytes)
+                self._refuse_if(self._weight.add_fed(len(data)))
         except httptools.HttpParserUpgrade as upgrade:
             self._feed(self._head_without_upgrade() + data[upgrade.args[0] :])
         except (httptools.HttpParserError, ApiError):
@@ -296,24 +287,11 @@ class LimitedProtocol(HttpToolsProtocol):
             data, self._ahead = self._ahead, b""
             self.data_received(data)
 
-    def _count_head(self, num_bytes: int) -> None:
-        self._head_bytes += num_bytes
-        self._check_head(self._head_bytes)
-
-    def _check_head(self, num_bytes: int) -> None:
-        limit = self._limits.max_header_bytes
-        if num_bytes > limit:
-            message = f"The request head is larger than {limit} bytes."
-            self._raise(ApiError(431, message, code="header_too_large"))
-
-    def _raise_body_too_large(self) -> None:
-        message = f"The request body is larger than {self._limits.max_body_bytes} bytes."
-        self._raise(ApiError(413, message, code="body_too_large"))
-
-    def _raise(self, refusal: ApiError) -> None:
+    def _refuse_if(self, refusal: ApiError | None) -> None:
         """Leave the parser; `_feed` answers, whatever the parser makes of the exception."""
-        self._refusal = refusal
-        raise refusal
+        if refusal is not None:
+            self._refusal = refusal
+            raise refusal
 
     def _continue(self) -> None:
         """Tell a client that waits for leave to send its body that it may."""
@@ -322,7 +300,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _head_is_late(self) -> None:
-        if self._fed_head_bytes or self._head_bytes:
+        if self._weight.has_head:
             self._refuse(_late("head", self._limits.header_timeout_s))
         else:
             self.cut()
@@ -340,46 +318,19 @@ class LimitedProtocol(HttpToolsProtocol):
         self._telemetry.count_response(refusal.status)
         self.transport.write(_response(refusal))
         self.transport.write_eof()
-        self._timer = self._rearmed(self._limits.linger_s, self.cut)
+        self._deadline.set(self._limits.linger_s, self.cut)
 
     def _enter(self, phase: Phase, timeout_s: float, on_timeout: Callable[[], None]) -> None:
-        def after_reading() -> None:
-            self._timer = self._rearmed(READ_FIRST_S, on_timeout)
-
         self._phase = phase
-        self._timer = self._rearmed(timeout_s, after_reading)
+        self._deadline.set_after_reading(timeout_s, on_timeout)
 
-    def _rearmed(self, timeout_s: float, on_timeout: Callable[[], None]) -> asyncio.TimerHandle:
-        self._stop_timer()
-        return self.loop.call_later(timeout_s, on_timeout)
+    def _unsent_bytes(self) -> int:
+        size: int = self.transport.get_write_buffer_size()
+        return size
 
-    def _cancel_timers(self) -> None:
-        self._stop_timer()
-        self._stop_write_timer()
-        self._unset_keepalive_if_required()
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _stop_write_timer(self) -> None:
-        if self._write_timer is not None:
-            self._write_timer.cancel()
-            self._write_timer = None
-
-    def _watch_reader(self) -> None:
-        """Look again after the write timeout whether the reader has taken anything."""
-        self._stop_write_timer()
-        self._unsent_bytes = self.transport.get_write_buffer_size()
-        self._write_timer = self.loop.call_later(self._limits.write_timeout_s, self._check_reader)
-
-    def _check_reader(self) -> None:
-        if self.transport.get_write_buffer_size() < self._unsent_bytes:
-            self._watch_reader()
-        else:
-            self._telemetry.slow_readers_cut += 1
-            self.cut()
+    def _cut_slow_reader(self) -> None:
+        self._telemetry.slow_readers_cut += 1
+        self.cut()
 
     def _tell_lost(self) -> None:
         """Tell the running exchange, once, that its client is gone."""
@@ -402,11 +353,6 @@ def _without_chunks(cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3
         await app(scope, receive, send_plain)
 
     return plain
-
-
-def _content_length(headers: list[tuple[bytes, bytes]]) -> int:
-    """Return the announced length of the body, whose digits the parser has checked; 0 if none."""
-    return max((int(value) for name, value in headers if name == b"content-length"), default=0)
 
 
 def _late(part: str, timeout_s: float) -> ApiError:
