@@ -136,6 +136,16 @@ class Request:
         return self.prompt_len + self.num_output_tokens
 
     @property
+    def has_begun(self) -> bool:
+        """Whether it was started before, by this scheduler or an earlier one."""
+        return self.first_start_ns > 0 or self.num_output_tokens > 0
+
+    @property
+    def has_open_promise(self) -> bool:
+        """Whether its first token was promised, and it has not begun."""
+        return self.ttft_deadline_ns > 0 and not self.has_begun
+
+    @property
     def is_being_scored(self) -> bool:
         """Whether log-probabilities of its prompt are wanted that were not delivered yet."""
         wanted = self.sampling.num_prompt_logprobs != NO_LOGPROBS

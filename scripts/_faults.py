@@ -185,8 +185,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "infeasible-upside-down", "P10", f"{PROMISED}test_p10_the_infeasible_miss_even_alone",
         SHEDDING,
-        "        if alone_ns <= left_ns:\n",
-        "        if alone_ns > left_ns:\n",
+        "        if least_ns <= left_ns:\n",
+        "        if least_ns > left_ns:\n",
     ),
     Fault(
         "late-heads-upside-down", "P10", f"{PROMISED}test_p10_there_was_no_room_for_the_predicted",

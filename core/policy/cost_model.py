@@ -1,8 +1,8 @@
 """What a step costs, as a function of what is in it.
 
-Owns: the sums that every cost model reads (`StepWork`), the linear model (`CostBasis`), and the
-search for the largest prompt chunk that fits into a time. Never knows: hardware or measurements;
-those are behind `CostModel`.
+Owns: the sums that every cost model reads (`StepWork`), the linear model (`CostBasis`), the time of
+a prompt alone, and the search for the largest prompt chunk that fits into a time. Never knows:
+hardware or measurements; those are behind `CostModel`.
 """
 
 from typing import NamedTuple, Protocol
@@ -69,6 +69,20 @@ class CostBasis(NamedTuple):
     def is_usable(self) -> bool:
         """Whether it prices anything, and nothing below zero."""
         return all(price >= 0 for price in self) and any(self)
+
+
+def alone_ns(model: CostModel, num_tokens: int, step_tokens: int) -> int:
+    """Return the time of a prompt in steps of up to `step_tokens` that hold nothing else; it grows
+    linearly from the first to the last of them.
+    """
+    size = min(num_tokens, step_tokens)
+    num_full, rest = divmod(num_tokens, size)
+    first_ns = model.duration_ns(StepWork().with_prefill(size, 0))
+    last_ns = model.duration_ns(StepWork().with_prefill(size, (num_full - 1) * size))
+    total_ns = num_full * (first_ns + last_ns) // 2
+    if rest:
+        total_ns += model.duration_ns(StepWork().with_prefill(rest, num_full * size))
+    return total_ns
 
 
 def largest_chunk(

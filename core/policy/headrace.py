@@ -33,6 +33,7 @@ from core.policy.calibration import CostModels
 from core.policy.company import Company
 from core.policy.contenders import Contenders
 from core.policy.cost_model import CostBasis, CostModel
+from core.policy.exemptions import Exemptions
 from core.policy.flows import Flows, place
 from core.policy.gates import Gates
 from core.policy.leftovers import Leftovers
@@ -72,7 +73,10 @@ class HeadracePolicy(Policy):
         self._company = Company(settings.limits, settings.tuning.company_fraction)
         self._leftovers = Leftovers(self._flows, self._shares, settings.max_num_batched_tokens)
         self._memory = Memory(settings, self._shares, model)
-        self._shedding = Shedding(settings, self._flows, self._shares, self._models)
+        self._exemptions = Exemptions(settings.limits, self._flows)
+        self._shedding = Shedding(
+            settings, self._flows, self._shares, self._models, self._exemptions
+        )
         self._shedding.protection.configure(self._company)
         self._locality = Locality(settings, self._flows, self._shedding.protection)
         self._just_left: Request | None = None  # the queue, protected; it may be about to start
@@ -85,7 +89,7 @@ class HeadracePolicy(Policy):
         self._company = Company(limits, self._settings.tuning.company_fraction)
         self._pace.configure(limits)
         self._memory.configure(limits)
-        self._shedding.configure(limits)
+        self._exemptions.configure(limits)
         self._shedding.protection.configure(self._company)
 
     def classify(self, request: Request) -> None:

@@ -86,7 +86,8 @@ def test_a_waiting_request_is_told_when_it_will_start() -> None:
     class Foreseeing(Watched):
         def started(self, request: Request) -> None:
             super().started(request)
-            start_ns, now_ns = self._shedding._starts_ns.get(request, 0), self._shedding._now_ns
+            shedding = self._shedding
+            start_ns, now_ns = shedding._replays.start_ns(request), shedding._now_ns
             if start_ns:
                 errors_ns.append(abs(start_ns - now_ns))
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from core.engine_core import policy_settings
+from core.policy.exemptions import Exemptions
 from core.policy.headrace import HeadracePolicy
 from core.policy.limits import Limits
 from core.policy.locality import Locality
@@ -22,13 +23,19 @@ MAX_TOKENS = 4096
 BEHIND_ALL_NS = 1 << 60
 
 
-class SparingShedding(Shedding):
-    """Refuses nobody whose id is in `spared`, and lets them wait behind everybody else."""
+class SparingExemptions(Exemptions):
+    """Refuses nobody whose id is in `spared`."""
 
     spared: frozenset[int] = frozenset()
 
-    def _is_sheddable(self, request: Request) -> bool:
-        return request.request_id not in self.spared and super()._is_sheddable(request)
+    def may_be_refused(self, request: Request) -> bool:
+        return request.request_id not in self.spared and super().may_be_refused(request)
+
+
+class SparingShedding(Shedding):
+    """Lets those whose ids are in `spared` wait behind everybody else."""
+
+    spared: frozenset[int] = frozenset()
 
     def start_by_ns(self, request: Request) -> int:
         is_spared = request.request_id in self.spared
@@ -47,7 +54,11 @@ class WatchedHeadrace(HeadracePolicy):
     ) -> None:
         machine = simulated_settings().hardware
         super().__init__(settings, machine if is_calibrated else None)
-        self._shedding = SparingShedding(settings, self._flows, self._shares, self._models)
+        self._exemptions = SparingExemptions(settings.limits, self._flows)
+        self._exemptions.spared = spared
+        self._shedding = SparingShedding(
+            settings, self._flows, self._shares, self._models, self._exemptions
+        )
         self._shedding.spared = spared
         self._shedding.protection.configure(self._company)
         self._locality = Locality(settings, self._flows, self._shedding.protection)
