@@ -123,7 +123,8 @@ class ExecutorFrame(msgspec.Struct, frozen=True, array_like=True):
 
 class ProcessFrame(msgspec.Struct, frozen=True, array_like=True):
     """One process of the engine; `activity` is what its loop says of itself, and `patience_s` for
-    how much longer it has said it would be silent, None if it has not.
+    how much longer it has said it would be silent, None if it has not. `fault` is why its last
+    instance ended, until one serves.
     """
 
     child: str
@@ -134,6 +135,7 @@ class ProcessFrame(msgspec.Struct, frozen=True, array_like=True):
     restarts: int
     heartbeat_age_s: float | None
     patience_s: float | None = None
+    fault: str = ""
 
 
 class Totals(msgspec.Struct, frozen=True, array_like=True):

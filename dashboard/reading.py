@@ -292,6 +292,7 @@ def _processes(reading: Reading, record: Record) -> Iterator[ProcessFrame]:
             restarts=int(row["restarts"]),
             heartbeat_age_s=reading.known_age_s(beat.stamp_ns) if beat else None,
             patience_s=reading.time_left_s(beat.busy_until_ns) if beat else None,
+            fault=text(bytes(row["fault"])),
         )
 
 

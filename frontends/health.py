@@ -1,9 +1,12 @@
 """Three different questions about health, answered from the board: live, ready, progress.
 
-    live      the supervisor's loop stamps and no child was given up: restarting would not help
+    live      the supervisor's loop stamps, and no child was given up without which it cannot go on
     ready     new requests are admitted: nothing drains or stops, each kind of process has one that
               serves
     progress  steps happen while there is work; false when there is and the last is too old
+
+Beside them `complete`: no replica was given up. The others serve, so nobody who asks whether to
+restart or to send requests is told no.
 
 Owns: the verdicts. Never knows: HTTP, or where pages lie. A stopped scheduler leaves its page as it
 was, so every age here is measured from stamps on the page to now, never taken from the page as a
@@ -43,24 +46,33 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class ChildRow:
-    """A child as the supervisor sees it; `state` is a `ProcessState`."""
+    """A child as the supervisor sees it; `state` is a `ProcessState`, `fault` why it does not
+    serve.
+    """
 
     id: str
     state: int
     epoch: int
+    fault: str
+
+    @property
+    def is_given_up(self) -> bool:
+        """True if the supervisor does not start it any more."""
+        return self.state == ProcessState.GIVEN_UP
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """All three verdicts of one moment."""
+    """All verdicts of one moment."""
 
     live: Verdict
     ready: Verdict
     progress: Verdict
+    complete: Verdict
 
     @property
     def overall(self) -> Verdict:
-        """What `/health` says: all of them."""
+        """What `/health` says: the three by which others act."""
         return Verdict((*self.live.reasons, *self.ready.reasons, *self.progress.reasons))
 
     def as_dict(self) -> dict[str, object]:
@@ -69,15 +81,17 @@ class Health:
             "live": self.live.as_dict(),
             "ready": self.ready.as_dict(),
             "progress": self.progress.as_dict(),
+            "complete": self.complete.as_dict(),
         }
 
 
 def assess(boards: Boards, limits: SupervisionConfig) -> Health:
-    """Return the three verdicts on an engine."""
+    """Return the verdicts on an engine."""
     return Health(
         live=Verdict(tuple(live_faults(boards, limits))),
         ready=Verdict(tuple(ready_faults(boards, limits))),
         progress=Verdict(tuple(progress_faults(boards, limits))),
+        complete=Verdict(tuple(map(given_up_words, dispensed_with(boards)))),
     )
 
 
@@ -88,9 +102,23 @@ def live_faults(boards: Boards, limits: SupervisionConfig) -> Iterator[str]:
         yield "the supervisor has not started"
     elif is_silent(boards, beat, limits):
         yield f"supervisor: silent for {boards.age_s(beat.stamp_ns):.1f} s"
+    dispensed = dispensed_with(boards)
     for child in children_of(boards):
-        if child.state == ProcessState.GIVEN_UP:
-            yield f"{child.id}: given up after too many restarts"
+        if child.is_given_up and child not in dispensed:
+            yield given_up_words(child)
+
+
+def dispensed_with(boards: Boards) -> list[ChildRow]:
+    """Return the executors that were given up, as long as there is a replica without any."""
+    executors = [child for child in children_of(boards) if kind_of(child.id) == "executor"]
+    given_up = [child for child in executors if child.is_given_up]
+    lost, replicas = ({child.id.split(".")[1] for child in each} for each in (given_up, executors))
+    return given_up if lost != replicas else []
+
+
+def given_up_words(child: ChildRow) -> str:
+    """Return that a child stays down, and why."""
+    return f"{child.id}: given up: {child.fault or 'too many restarts'}"
 
 
 def ready_faults(boards: Boards, limits: SupervisionConfig) -> Iterator[str]:
@@ -186,4 +214,7 @@ def children_of(boards: Boards) -> list[ChildRow]:
     """Return what the supervisor's page says of each child."""
     supervisor = boards.record("supervisor")
     rows = supervisor["children"][: int(supervisor["num_children"])]
-    return [ChildRow(text_of(row["name"]), int(row["state"]), int(row["epoch"])) for row in rows]
+    return [
+        ChildRow(text_of(row["name"]), int(row["state"]), int(row["epoch"]), text_of(row["fault"]))
+        for row in rows
+    ]

@@ -29,7 +29,7 @@ from types import FrameType
 
 import msgspec
 
-from ipc.diagnostics import LogTail, tell_stacks
+from ipc.diagnostics import LogTail, leave_last_words, tell_stacks
 from ipc.directory import DirectoryReader, DirectoryWatch
 from ipc.doorbell import Doorbell
 from ipc.errors import ChildSetupError
@@ -161,6 +161,15 @@ class Child:
     def serving(self) -> None:
         """Say that this instance is ready: its epoch appears in its heartbeat line."""
         self._line.serve(self.epoch)
+
+    def tell_fault(self, error: Exception) -> None:
+        """Say in one line why this process cannot go on: on stderr, and to the supervisor."""
+        line = " ".join(str(error).split())
+        sys.stderr.write(f"error: {self.child_id}: {line}\n")
+        try:
+            leave_last_words(self.run_directory.last_words(self.child_id), line)
+        except OSError as failure:
+            sys.stderr.write(f"error: {self.child_id}: cannot tell the supervisor: {failure}\n")
 
     def directory(self) -> DirectoryWatch:
         """Return a watch over the tenant directory that tells this child's progress."""

@@ -1,8 +1,9 @@
-"""What a process leaves in the run directory for whoever looks into a fault: its last log lines,
-and on a signal where each of its threads is.
+"""What a process leaves in the run directory for whoever looks into a fault: its last log lines, on
+a signal where each of its threads is, and its last words when it cannot go on.
 
-Owns: `log.CHILD` (and `log.CHILD.1`) and `stacks.CHILD`. Never knows: who reads them. The stacks
-are written by the signal handler itself, in C, so a process that hangs in a kernel tells too.
+Owns: `log.CHILD` (and `log.CHILD.1`), `stacks.CHILD`, `words.CHILD`. Never knows: who reads them.
+The stacks are written by the signal handler itself, in C, so a process that hangs in a kernel tells
+too.
 """
 
 import faulthandler
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 MAX_LOG_BYTES = 65_536
+MAX_WORDS_BYTES = 4096
 STACKS_SIGNAL = signal.SIGUSR1
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -46,3 +48,19 @@ def read_log_tail(path: Path, max_lines: int) -> list[str]:
         if part.exists():
             lines += part.read_text(encoding="utf-8", errors="replace").splitlines()
     return lines[-max_lines:]
+
+
+def leave_last_words(path: Path, line: str) -> None:
+    """Say in one line why this process cannot go on; raises OSError."""
+    with os.fdopen(os.open(path, _FLAGS | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(line.encode()[:MAX_WORDS_BYTES])
+
+
+def take_last_words(path: Path) -> str:
+    """Return and delete what a process has left; "" if it has said nothing."""
+    try:
+        words = path.read_bytes()[:MAX_WORDS_BYTES].decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    path.unlink()
+    return words

@@ -9,11 +9,12 @@ readers of another version are refused.
 
 import numpy as np
 
-PAGE_VERSION = 8
+PAGE_VERSION = 9
 MAX_PAGE_REPLICAS = 8
 MAX_PAGE_TOKENIZERS = 8
 MAX_PAGE_TENANTS = 256  # the rest is summed in the first row, named `_other`
 MAX_PAGE_CHILDREN = 48
+MAX_FAULT_BYTES = 320
 NUM_PAGE_CLASSES = 4
 MAX_PAGE_LEFTOVERS = 32
 MAX_PAGE_RINGS = 24
@@ -58,6 +59,7 @@ CHILD = np.dtype(
         ("state", np.int32),  # core.supervision.ProcessState
         ("restarts", np.uint32),
         ("started_ns", np.int64),
+        ("fault", f"S{MAX_FAULT_BYTES}"),  # why its last instance ended, until one serves again
     ]
 )
 

@@ -158,6 +158,10 @@ class RunDirectory:
         """Return the file to which a process writes its stacks when it is asked to."""
         return self.path / f"stacks.{child_id}"
 
+    def last_words(self, child_id: str) -> Path:
+        """Return the file in which a process says why it cannot go on."""
+        return self.path / f"words.{child_id}"
+
     @property
     def heartbeats(self) -> Path:
         """One line per child."""

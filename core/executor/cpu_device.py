@@ -4,16 +4,17 @@ Owns: the arithmetic of a step's temporary memory, and the scratch blocks of tim
 knows: plans.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from core.errors import StartError
 from core.executor.backend import Backend, CpuBackend
-from core.executor.device import DTYPES, block_bytes
+from core.executor.device import DTYPES, block_bytes, one_line
 from core.executor.kv_budget import KvDemand, free_memory_bytes
 from core.executor.kv_pool import SwapSpace, allocate_kv_pool
 from core.executor.model_runner import LOGITS_BYTES_MAX
@@ -25,6 +26,9 @@ from core.models.decoder import Decoder
 from core.models.decoder_config import DecoderConfig
 from core.scheduler.plan import RecordArray
 
+OUT_OF_MEMORY = (
+    "DefaultCPUAllocator"  # in the words of torch, whose exception has no class of its own
+)
 SCRATCH_TOKENS = 2048
 SCRATCH_BYTES_MAX = 2**27
 
@@ -50,9 +54,19 @@ class CpuDevice:
         """The machine's own tools tell more."""
         return NO_READINGS
 
-    def loading(self) -> AbstractContextManager[None]:
-        """The kernel lets nobody know that memory is short."""
-        return nullcontext()
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Turn a refusal of memory into one line; what was promised and is not there ends the
+        process without a word.
+        """
+        try:
+            yield
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and OUT_OF_MEMORY not in str(error):
+                raise
+            raise StartError(
+                f"this machine ({self.name}) has too little memory for the model: {one_line(error)}"
+            ) from error
 
     def free_bytes(self) -> int:
         """Return what the machine and the cgroup leave."""

@@ -97,3 +97,8 @@ def block_bytes(model: Decoder, settings: ExecutorSettings) -> int:
     """Return the size of a KV block of all layers, bytes."""
     itemsize = DTYPES[settings.dtype].itemsize
     return model.attention_shape.block_elements * itemsize * model.config.num_layers
+
+
+def one_line(error: Exception) -> str:
+    """Return what a library says of a fault, cut to what fits into one of ours."""
+    return (" ".join(str(error).split()) or type(error).__name__)[:200]

@@ -4,15 +4,17 @@ The value is what `SUPERVISOR_PAGE.children.state` shows. What a child says of i
 idle, busy until T) is its heartbeat, another thing: `core.supervision.watch`.
 
     STOPPED ─► STARTING ─► RUNNING ─► EXITED ─► BACKOFF ─► STARTING
-                  │            └─► STOPPING ─► STOPPED      EXITED ─► GIVEN_UP
+                  │            └─► STOPPING ─► STOPPED      EXITED, BACKOFF ─► GIVEN_UP
                   └─► EXITED, STOPPING                      BACKOFF ─► STOPPED
+
+    GIVEN_UP ─► STARTING, when an operator says so
 """
 
 from enum import IntEnum
 
 
 class ProcessState(IntEnum):
-    """Where a child stands; GIVEN_UP is final."""
+    """Where a child stands."""
 
     STOPPED = 0
     STARTING = 1
@@ -36,6 +38,6 @@ TRANSITIONS: dict[ProcessState, frozenset[ProcessState]] = {
     _S.RUNNING: frozenset({_S.STOPPING, _S.EXITED}),
     _S.STOPPING: frozenset({_S.STOPPED}),
     _S.EXITED: frozenset({_S.BACKOFF, _S.GIVEN_UP}),
-    _S.BACKOFF: frozenset({_S.STARTING, _S.STOPPED}),
-    _S.GIVEN_UP: frozenset(),
+    _S.BACKOFF: frozenset({_S.STARTING, _S.STOPPED, _S.GIVEN_UP}),
+    _S.GIVEN_UP: frozenset({_S.STARTING}),
 }

@@ -3,6 +3,9 @@
 The ranks of a replica are one_for_all: when one ends the others are killed, and the whole group
 starts again under one epoch. Only the death that came first counts against its restarts.
 
+A replica that cannot load is given up alone as long as there is another one: the engine becomes
+ready, and goes on, without it. Any other child that is given up ends the engine.
+
 Owns: state, epoch and restart budget of every child, and the phase of the whole (running, leaving,
 over). Never knows: processes, pages, signals, clocks. The supervisor's loop reports (`on_exit`,
 `on_beat`, `on_tick`, `shutdown`, `restart`) and carries out the returned actions in order.
@@ -18,50 +21,22 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from core.clock import NS_PER_MS
+from core.supervision.actions import (
+    EXIT_CANNOT_START,
+    EXIT_GIVEN_UP,
+    EXIT_OK,
+    EXIT_UNUSABLE,
+    Action,
+    GiveUp,
+    Kill,
+    Start,
+    Terminate,
+)
+from core.supervision.child import Child, has_other_replica, is_waited_for
 from core.supervision.restarts import RestartBudget
 from core.supervision.spec import ChildSpec, stop_order
-from core.supervision.states import TRANSITIONS, ProcessState
+from core.supervision.states import ProcessState
 from core.supervision.watch import Activity, Beat, WatchLimits, is_hung
-
-EXIT_OK = 0
-EXIT_CANNOT_START = 1
-EXIT_GIVEN_UP = 70  # EX_SOFTWARE
-EXIT_LOST_RANK = 75  # EX_TEMPFAIL: another rank of its group is gone or late
-EXIT_UNUSABLE = 78  # EX_CONFIG: a child says that no restart will help
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Start an instance of the child; the page shows its epoch before the process exists."""
-
-    child_id: str
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Terminate:
-    """Ask the process of the child to end (SIGTERM)."""
-
-    child_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """End the process of the child (SIGKILL); `reason` is for the log."""
-
-    child_id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """The child stays down and the engine ends; `reason` "" = the child has said it itself."""
-
-    child_id: str
-    reason: str
-
-
-Action = Start | Terminate | Kill | GiveUp
 
 
 class Phase(Enum):
@@ -83,26 +58,6 @@ class TreeLimits:
     load_ns: int
     stop_ns: int
     grace_ns: int = 2_000_000_000  # after giving up, for error events to reach the clients
-
-
-@dataclass(slots=True)
-class Child:
-    """One child: its specification and where it stands. `restarts` counts all, asked for or not."""
-
-    spec: ChildSpec
-    budget: RestartBudget
-    state: ProcessState = ProcessState.STOPPED
-    epoch: int = 0
-    restarts: int = 0
-    started_ns: int = 0
-    due_ns: int | None = None  # BACKOFF: when to start; an ending process: when to kill
-    killed: bool = False
-    asked_to_restart: bool = False
-
-    def move_to(self, state: ProcessState) -> None:
-        """Change the state along TRANSITIONS; anything else is a bug."""
-        assert state in TRANSITIONS[self.state], (self.spec.id, self.state.name, state.name)
-        self.state = state
 
 
 @dataclass(slots=True)
@@ -128,8 +83,11 @@ class SupervisionTree:
 
     @property
     def is_ready(self) -> bool:
-        """True while every child serves."""
-        return all(child.state is ProcessState.RUNNING for child in self.children.values())
+        """True while every child serves; replicas that have failed to load are not waited for if
+        another one serves.
+        """
+        waiting = [c for c in self.children.values() if c.state is not ProcessState.RUNNING]
+        return not any(is_waited_for(child, self.children.values()) for child in waiting)
 
     def start(self, now_ns: int) -> list[Action]:
         """Start every child, in order."""
@@ -148,12 +106,15 @@ class SupervisionTree:
         if self.phase in (Phase.LEAVING, Phase.OVER):
             self._rest(child)
             return self.on_tick(now_ns)
-        if returncode == EXIT_UNUSABLE and was_starting and not self.was_ready:
-            return self._give_up(child, "", now_ns)
+        if any(other.state is ProcessState.GIVEN_UP for other in self._group(child)):
+            child.move_to(ProcessState.GIVEN_UP)
+            return self.on_tick(now_ns)
+        if returncode == EXIT_UNUSABLE and was_starting and not child.has_served:
+            return self._give_up(child, "", was_starting, now_ns)
         if not child.asked_to_restart and not child.budget.spend(now_ns):
             limits = self.limits
             reason = f"{limits.intensity + 1} deaths within {limits.period_ns // NS_PER_MS} ms"
-            return self._give_up(child, reason, now_ns)
+            return self._give_up(child, reason, was_starting, now_ns)
         child.due_ns = now_ns + (0 if child.asked_to_restart else child.budget.backoff_ns())
         child.move_to(ProcessState.BACKOFF)
         child.restarts += 1
@@ -168,7 +129,8 @@ class SupervisionTree:
             beat = Beat(child.epoch, Activity.STARTING, 0, 0)
         if child.state is ProcessState.STARTING and beat.activity.is_serving:
             child.move_to(ProcessState.RUNNING)
-            self.was_ready = self.was_ready or self.is_ready
+            child.has_served = True
+            self._look_if_ready()
         limits = WatchLimits(self.limits.hang_ns, self.limits.load_ns)
         if now_ns < self.blind_until_ns or not is_hung(beat, limits, child.started_ns, now_ns):
             return []
@@ -184,6 +146,7 @@ class SupervisionTree:
         """Do what is due: starts after a backoff, kills after a stop timeout, the next group of a
         shutdown.
         """
+        self._look_if_ready()
         actions: list[Action] = []
         for child in self.children.values():
             actions += self._due(child, now_ns)
@@ -202,8 +165,12 @@ class SupervisionTree:
         return min(times, default=None)
 
     def restart(self, child_id: str, now_ns: int) -> list[Action]:
-        """Restart a child on request; this does not count against its intensity."""
+        """Restart a child on request; this does not count against its intensity, and a replica that
+        was given up is tried again.
+        """
         child = self.children[child_id]
+        if child.state is ProcessState.GIVEN_UP:
+            return self._try_again(child, now_ns)
         if (
             child.state not in (ProcessState.STARTING, ProcessState.RUNNING)
             or child.asked_to_restart
@@ -232,6 +199,9 @@ class SupervisionTree:
         """A member has ended: end the others, whose deaths are not their own."""
         actions: list[Action] = []
         for other in self._group(child):
+            if other.state is ProcessState.BACKOFF and child.state is ProcessState.GIVEN_UP:
+                other.move_to(ProcessState.GIVEN_UP)
+                other.due_ns = None
             if other.state in (ProcessState.STARTING, ProcessState.RUNNING):
                 other.asked_to_restart = True
                 other.due_ns = None
@@ -278,14 +248,30 @@ class SupervisionTree:
             )
         ]
 
-    def _give_up(self, child: Child, reason: str, now_ns: int) -> list[Action]:
+    def _give_up(self, child: Child, reason: str, was_starting: bool, now_ns: int) -> list[Action]:
         child.move_to(ProcessState.GIVEN_UP)
         child.due_ns = None
-        if self.phase is Phase.RUNNING:
+        ends_engine = not (was_starting and has_other_replica(child, self.children.values()))
+        if ends_engine and self.phase is Phase.RUNNING:
             self.phase = Phase.GIVING_UP
             self.exit_code = EXIT_GIVEN_UP if self.was_ready else EXIT_CANNOT_START
             self.leave_ns = now_ns + (self.limits.grace_ns if self.was_ready else 0)
-        return [GiveUp(child.spec.id, reason), *self.on_tick(now_ns)]
+        given_up = GiveUp(child.spec.id, reason, ends_engine)
+        return [given_up, *self._end_group(child), *self.on_tick(now_ns)]
+
+    def _look_if_ready(self) -> None:
+        if not self.was_ready and self.phase is Phase.RUNNING:
+            self.was_ready = self.is_ready
+
+    def _try_again(self, child: Child, now_ns: int) -> list[Action]:
+        """Start what was given up, its deaths forgiven, unless the engine ends because of it."""
+        group = (child, *self._group(child))
+        if self.phase is not Phase.RUNNING or any(each.state.has_process for each in group):
+            return []
+        for each in group:
+            each.budget.forgive()
+            each.restarts += 1
+        return [self._start(each, now_ns) for each in group]
 
     def _leave(self, now_ns: int) -> list[Action]:
         self.phase = Phase.LEAVING

@@ -26,7 +26,8 @@ def alerts(view: View) -> list[Span]:
 def _down(frame: Frame) -> Iterator[Span]:
     for process in frame.processes:
         if process.state not in ("running", "stopped"):
-            yield f"{process.child} is {process.state}, {process.restarts} restarts", Tone.ALARM
+            words = f"{process.child} is {process.state}, {process.restarts} restarts"
+            yield f"{words}: {process.fault}" if process.fault else words, Tone.ALARM
     for index, replica in enumerate(frame.replicas):
         if not replica.epoch:
             yield f"replica {index} has no executor", Tone.ALARM

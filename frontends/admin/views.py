@@ -123,6 +123,7 @@ def process(boards: Boards, row: np.void) -> Record:
         "state": state_name(int(row["state"])),
         "activity": beat.state.name.lower() if beat is not None else None,
         "restarts": int(row["restarts"]),
+        "fault": text_of(row["fault"]) or None,
         "heartbeat_age_s": rounded(boards.age_s(beat.stamp_ns)) if beat else None,
         "directory_version": (beat.directory_version or None) if beat else None,
     }

@@ -12,7 +12,9 @@ COMMAND = Command(
         ResultField("model", "text", "model name that clients use"),
         ResultField("uptime_s", "number", "seconds since the engine was started"),
         ResultField("stopping", "boolean", "true after SIGTERM or shutdown"),
-        ResultField("health", "record", "live, ready and progress: each ok and its reasons"),
+        ResultField(
+            "health", "record", "live, ready, progress and complete: each ok and its reasons"
+        ),
         ResultField(
             "hung",
             "list of records",
@@ -32,8 +34,8 @@ COMMAND = Command(
         ResultField(
             "processes",
             "list of records",
-            "per process: pid, epoch, state, restarts, heartbeat age, version of the tenant "
-            "directory that it goes by",
+            "per process: pid, epoch, state, restarts, why it does not serve, heartbeat age, "
+            "version of the tenant directory that it goes by",
         ),
         ResultField(
             "tenants",

@@ -62,8 +62,19 @@ def test_a_silent_supervisor_is_not_live() -> None:
 
 def test_a_process_that_was_given_up_ends_liveness() -> None:
     """What the supervisor will not restart needs a new engine."""
-    verdicts = health(with_children(executor_0_0={"state": ProcessState.GIVEN_UP}))
-    assert verdicts.live.reasons == ("executor.0.0: given up after too many restarts",)
+    row = {"state": ProcessState.GIVEN_UP, "fault": b"4 deaths within 60000 ms"}
+    verdicts = health(with_children(executor_0_0=row))
+    assert verdicts.live.reasons == ("executor.0.0: given up: 4 deaths within 60000 ms",)
+
+
+def test_a_replica_that_was_given_up_is_told_and_ends_nothing() -> None:
+    """As long as another one is there, nobody is advised to restart the engine or to stay away."""
+    names = (*CHILDREN, "executor.1.0")
+    fault = {"state": ProcessState.GIVEN_UP, "fault": b"model.safetensors is damaged"}
+    rows = [child_row(name, **(fault if name == "executor.1.0" else {})) for name in names]
+    verdicts = health(healthy({"supervisor": page("supervisor", supervisor_fields(rows))}))
+    assert verdicts.overall.ok
+    assert verdicts.complete.reasons == ("executor.1.0: given up: model.safetensors is damaged",)
 
 
 @pytest.mark.parametrize(

@@ -73,11 +73,22 @@ def test_an_executor_replaced_between_two_looks_goes_down_and_up() -> None:
 
 
 def test_an_executor_that_was_given_up_is_gone_once() -> None:
-    """ReplicaGone is final."""
+    """However often one looks."""
     roll, lines = Roll(), Lifelines(1, 0)
     roll.peers[EXECUTOR] = Peer(is_given_up=True)
     assert list(lines.events(roll, always(9))) == [ReplicaGone(0)]
     assert list(lines.events(roll, always(9))) == []
+
+
+def test_an_executor_that_was_given_up_may_return_and_be_given_up_again() -> None:
+    """An operator has had it tried again; each end is told."""
+    roll, lines = Roll(), Lifelines(1, 0)
+    roll.peers[EXECUTOR] = Peer(is_given_up=True)
+    list(lines.events(roll, always(9)))
+    roll.peers[EXECUTOR] = Peer(2, 2)
+    assert list(lines.events(roll, always(7))) == [ReplicaUp(0, 2, 7)]
+    roll.peers[EXECUTOR] = Peer(is_given_up=True)
+    assert list(lines.events(roll, always(9))) == [ReplicaGone(0)]
 
 
 def test_a_tokenizer_is_down_as_soon_as_its_instance_changes() -> None:
@@ -92,7 +103,7 @@ def test_a_tokenizer_is_down_as_soon_as_its_instance_changes() -> None:
 def show(page: BoardWriter, epoch: int, state: ProcessState) -> None:
     """Publish one child."""
     page.page["num_children"] = 1
-    page.page["children"][0] = (EXECUTOR.encode(), 1, epoch, state, 0, 0)
+    page.page["children"][0] = (EXECUTOR.encode(), 1, epoch, state, 0, 0, b"")
     page.publish(1)
 
 

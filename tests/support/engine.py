@@ -288,6 +288,16 @@ def running_engine(
     home: Path, model: Path, overrides: Sequence[str] = (), name: str = ""
 ) -> Iterator[Engine]:
     """Start an engine, wait until it is ready, and end it at the end whatever happens."""
+    with starting_engine(home, model, overrides, name) as engine:
+        wait_ready(engine)
+        yield engine
+
+
+@contextlib.contextmanager
+def starting_engine(
+    home: Path, model: Path, overrides: Sequence[str] = (), name: str = ""
+) -> Iterator[Engine]:
+    """Start an engine without waiting for it, and end it at the end whatever happens."""
     name = name or unique_name()
     home.mkdir(parents=True, exist_ok=True)
     log = home / f"{name}.log"
@@ -302,7 +312,6 @@ def running_engine(
         )
     engine = Engine(name, process, log, model.name)
     try:
-        wait_ready(engine)
         yield engine
     finally:
         end(engine)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from core.errors import StartError
 from core.executor.backend import Backend
-from core.executor.device import DTYPES, block_bytes
+from core.executor.device import DTYPES, block_bytes, one_line
 from core.executor.gpu.backend import TritonBackend
 from core.executor.gpu.decode_graphs import CudaCapture, buckets
 from core.executor.gpu.swap_space import DeviceSwapSpace
@@ -53,7 +53,7 @@ class GpuDevice:
             torch.cuda.set_device(device)
             name = torch.cuda.get_device_name(device)
         except RuntimeError as error:
-            raise StartError(f"{device} cannot be used: {_one_line(error)}") from error
+            raise StartError(f"{device} cannot be used: {one_line(error)}") from error
         return cls(settings, device, name)
 
     @property
@@ -88,7 +88,7 @@ class GpuDevice:
         except torch.OutOfMemoryError as error:
             raise StartError(
                 f"{self._device} ({self.name}) has too little memory for the model:"
-                f" {_one_line(error)}"
+                f" {one_line(error)}"
             ) from error
 
     def demand(self, model: Decoder) -> KvDemand:
@@ -161,7 +161,3 @@ class GpuDevice:
         torch.cuda.empty_cache()
         # A prompt may be shorter than what a step computes of several.
         return (peak - before) * self._settings.max_num_batched_tokens // count
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

@@ -22,7 +22,7 @@ from core.runtime.arrays import attach_arenas, attach_rows
 from core.runtime.executor.channels import attach_executor
 from core.runtime.executor.loop import ExecutorLoop, show_info
 from core.runtime.loop import Wakeups, run_loop
-from core.supervision.tree import EXIT_LOST_RANK, EXIT_OK, EXIT_UNUSABLE
+from core.supervision.actions import EXIT_LOST_RANK, EXIT_OK, EXIT_UNUSABLE
 from core.user_directories import cache_directory
 from ipc.child import Child
 from ipc.heartbeat import HeartbeatState
@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         run(child, MonotonicClock())
     except HeadraceError as error:
-        sys.stderr.write(f"error: {child.child_id}: {' '.join(str(error).split())}\n")
+        child.tell_fault(error)
         return EXIT_LOST_RANK if isinstance(error, RanksError) else EXIT_UNUSABLE
     return EXIT_OK
 

@@ -21,7 +21,7 @@ from core.runtime.scheduler.outbox import Outbox
 from core.runtime.scheduler.page import resumed_metering
 from core.runtime.wiring import MAX_RECORDS_PER_OUTPUT_FRAME, max_logprobs
 from core.scheduler.settings import EngineSettings
-from core.supervision.tree import EXIT_OK
+from core.supervision.actions import EXIT_OK
 from core.tenant_directory import configured_tenancy
 from ipc.child import Child
 from ipc.heartbeat import HeartbeatState

@@ -47,6 +47,7 @@ class Lifelines:
                 self._gone[replica], self.executor_epochs[replica] = True, 0
                 yield ReplicaGone(replica)
             return
+        self._gone[replica] = False
         if peer.serving_epoch == known:
             return
         if known:

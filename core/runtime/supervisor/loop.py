@@ -23,6 +23,7 @@ from core.config import HeadraceConfig
 from core.model_card import ModelCard
 from core.runtime.supervisor.calls import Executors, SupervisorCalls
 from core.runtime.supervisor.drain import Drain
+from core.runtime.supervisor.faults import Faults, describe
 from core.runtime.supervisor.launch import ChildProcess, child_environment, child_setup, start_child
 from core.runtime.supervisor.log_levels import LogLevels
 from core.runtime.supervisor.page import SupervisorPage
@@ -31,18 +32,9 @@ from core.runtime.supervisor.roster import Roster
 from core.runtime.supervisor.stage import Stage
 from core.runtime.supervisor.tenants import TenantCommands
 from core.runtime.wiring import SUPERVISOR, heartbeat_slots
+from core.supervision.actions import Action, GiveUp, Kill, Start, Terminate
 from core.supervision.spec import ChildKind, ChildSpec
-from core.supervision.tree import (
-    EXIT_OK,
-    Action,
-    GiveUp,
-    Kill,
-    Phase,
-    Start,
-    SupervisionTree,
-    Terminate,
-    TreeLimits,
-)
+from core.supervision.tree import Phase, SupervisionTree, TreeLimits
 from core.supervision.watch import Activity, Beat
 from ipc.doorbell import Doorbell
 from ipc.heartbeat import HeartbeatLine, Heartbeats, HeartbeatState
@@ -94,7 +86,8 @@ class Supervisor:
         heartbeats = stage.segments[stage.directory.heartbeats]
         self._beats = Heartbeats(heartbeats)
         self._line = HeartbeatLine(heartbeats, self._slots[SUPERVISOR])
-        self._page = SupervisorPage(stage)
+        self._faults = Faults(stage.directory)
+        self._page = SupervisorPage(stage, self._faults.text)
         self._bell = Doorbell.create()
         self._signals: list[int] = []
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -216,6 +209,7 @@ class Supervisor:
             del self._processes[child_id]
             if self.tree.phase is not Phase.LEAVING or returncode != 0:
                 log.warning("%s (pid %d) %s", child_id, process.pid, describe(returncode))
+            self._faults.ended(child_id, returncode)
             self._act(self.tree.on_exit(child_id, returncode, now_ns))
 
     def _look_at_heartbeats(self, now_ns: int) -> None:
@@ -239,9 +233,10 @@ class Supervisor:
                     process.send_signal(signal.SIGTERM)
                 case Kill(child_id, reason) if process is not None:
                     log.warning("%s (pid %d) %s: killing it", child_id, process.pid, reason)
+                    self._faults.killed(child_id, reason)
                     process.send_signal(signal.SIGKILL)
-                case GiveUp(child_id, reason) if reason:
-                    log.critical("%s is given up after %s: the engine ends", child_id, reason)
+                case GiveUp(child_id, reason, ends_engine):
+                    self._give_up(child_id, reason, ends_engine)
 
     def _start(self, child_id: str, epoch: int) -> None:
         now_ns = self._clock.now_ns()
@@ -254,6 +249,7 @@ class Supervisor:
             process = start_child(spec, setup, child_environment(spec, self._config, self._environ))
         except OSError as error:
             log.error("%s cannot be started: %s", child_id, error)
+            self._faults.not_started(child_id, str(error))
             self._act(self.tree.on_exit(child_id, os.EX_OSERR, now_ns))
             return
         self._processes[child_id] = process
@@ -263,12 +259,17 @@ class Supervisor:
         if epoch > 1:
             log.warning("%s restarted as epoch %d (pid %d)", child_id, epoch, process.pid)
 
+    def _give_up(self, child_id: str, reason: str, ends_engine: bool) -> None:
+        """Say so, unless the child has said the same itself."""
+        self._faults.given_up(child_id, reason)
+        if not ends_engine:
+            fault = self._faults.text(child_id)
+            log.critical(
+                "%s cannot load and is given up: the engine goes on with the other replicas (%s)",
+                child_id, fault,
+            )  # fmt: skip
+        elif reason:
+            log.critical("%s is given up after %s: the engine ends", child_id, reason)
+
     def _pids(self) -> dict[str, int]:
         return {child_id: process.pid for child_id, process in self._processes.items()}
-
-
-def describe(returncode: int) -> str:
-    """Return how a process ended, in words."""
-    if returncode < 0:
-        return f"was ended by {signal.Signals(-returncode).name}"
-    return "has ended" if returncode == EXIT_OK else f"has ended with exit code {returncode}"

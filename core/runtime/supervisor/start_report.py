@@ -21,7 +21,7 @@ HEADINGS = ("replica", "weights", "KV pool", "blocks", "tokens", "threads", "ker
 def start_table(config: HeadraceConfig, stage: Stage) -> str:
     """Return a line a replica: weights, KV pool in bytes and tokens, threads, kernels.
 
-    Bytes and threads are those of all its ranks.
+    Bytes and threads are those of all its ranks; what has not loaded has no numbers.
     """
     rows: list[tuple[str, ...]] = [HEADINGS]
     for replica in range(config.engine.replicas):
@@ -29,9 +29,9 @@ def start_table(config: HeadraceConfig, stage: Stage) -> str:
         segments = (stage.segments[stage.directory.board(child)] for child in children)
         pages = [BoardReader(segment, EXECUTOR_PAGE).read().page for segment in segments]
         rows.append(replica_row(replica, pages, config))
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    widths = [max(len(row[k]) for row in rows if k < len(row)) for k in range(len(rows[0]))]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
         for row in rows
     )
 
@@ -42,6 +42,8 @@ def replica_row(
     """Return the cells of one replica; `pages` are the EXECUTOR_PAGE of each of its ranks."""
     page = pages[0]
     num_blocks = int(page["num_kv_blocks"])
+    if not num_blocks:
+        return str(replica), "has not loaded"
     weights_bytes, kv_bytes, threads = (
         sum(int(each[name]) for each in pages) for name in ("weights_bytes", "kv_bytes", "threads")
     )

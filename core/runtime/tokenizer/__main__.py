@@ -17,7 +17,7 @@ from core.monotonic_clock import MonotonicClock
 from core.runtime.loop import Wakeups, run_loop
 from core.runtime.tokenizer.channels import attach_own_arena, attach_tokenizer, tokenizer_index
 from core.runtime.tokenizer.loop import TokenizerLoop
-from core.supervision.tree import EXIT_OK, EXIT_UNUSABLE
+from core.supervision.actions import EXIT_OK, EXIT_UNUSABLE
 from core.tokenizer.chat_template import ChatTemplate
 from core.tokenizer.operation import TokenizerFacts
 from core.tokenizer.operations import Operations
@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
             card, config, tokenizer_index(child.child_id), child.epoch, arena, clock
         )
     except HeadraceError as error:
-        sys.stderr.write(f"error: {child.child_id}: {' '.join(str(error).split())}\n")
+        child.tell_fault(error)
         return EXIT_UNUSABLE
     channels, wakers = attach_tokenizer(child)
     child.serving()
