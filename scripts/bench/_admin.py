@@ -23,6 +23,7 @@ from frontends.cli.control_client import Engine as Target
 from frontends.cli.control_client import call, find_engine
 from ipc.messages import ControlReply
 from scripts.bench import _report as report
+from scripts.bench._command import parser_of, run_command
 from scripts.bench._engine import Engine, running_engine, wait_until
 from scripts.bench._processes import stopped
 from scripts.bench._report import ROOT
@@ -183,24 +184,16 @@ def pids_of(engine: Engine, situation: str) -> list[int]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parse = argparse.ArgumentParser(prog="scripts/bench/admin", description=__doc__)
+    parse = parser_of("admin", __doc__, starts_engine=True)
     add = parse.add_argument
-    add("--set", action="append", default=[], metavar="PATH=VALUE", help="setting of the engine")
     add("--seconds", type=float, default=10.0, help="time in each situation")
     add(
         "--max-num-seqs", type=int, default=EngineConfig().max_num_seqs,
         help=f"requests running at once; the overload is {OVERLOAD} times as many streams",
     )  # fmt: skip
     add("--situation", action="append", choices=SITUATIONS, help="only this one; may be repeated")
-    add("--json", action="store_true", help="one JSON object on stdout instead of a table")
     return parse
 
 
-def main() -> int:
-    """Run the command line; the exit status is 1 if a bar fails, 2 if nothing could be measured."""
-    args = parser().parse_args()
-    return report.run("admin", lambda: run(args), args.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(parser(), run))

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +36,7 @@ from scripts.bench._agree_sources import (
     told,
 )
 from scripts.bench._client import Client, Timeline
+from scripts.bench._command import parser_of, run_command
 from scripts.bench._engine import Engine, running_engine
 
 SEED = 11
@@ -323,21 +324,13 @@ def bars(victim: str) -> tuple[report.Bar, ...]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parse = argparse.ArgumentParser(prog="scripts/bench/agree", description=__doc__)
+    parse = parser_of("agree", __doc__, starts_engine=True)
     add = parse.add_argument
     add("--requests", type=int, default=200, help="requests in all (default: 200)")
     add("--seed", type=int, default=SEED, help=f"of the mix (default: {SEED})")
     add("--kill", choices=("executor", "scheduler"), default="executor", help="what is killed")
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="setting of the engine")
-    add("--json", action="store_true", help="one JSON object on stdout instead of a table")
     return parse
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status is 1 if a bar fails, 2 if nothing could be measured."""
-    args = parser().parse_args(argv)
-    return report.run("agree", lambda: run(args), args.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(parser(), run))

@@ -28,6 +28,7 @@ from ipc.pages import SCHEDULER_PAGE
 from ipc.segment import Segment
 from scripts.bench import _report as report
 from scripts.bench._client import Client, Prompts, Timeline
+from scripts.bench._command import parser_of, run_command
 from scripts.bench._engine import Engine, running_engine, wait_until
 
 PLACES = ("body", "queued", "prefill", "decode", "answer")
@@ -302,20 +303,12 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parse = argparse.ArgumentParser(prog="scripts/bench/cancel", description=__doc__)
+    parse = parser_of("cancel", __doc__, starts_engine=True)
     add = parse.add_argument
-    add("--set", action="append", default=[], metavar="PATH=VALUE", help="setting of the engine")
     add("--connections", type=int, default=200, help="closed one at a time; as many again at once")
     add("--seed", type=int, default=1, help="of places and prompts")
-    add("--json", action="store_true", help="one JSON object on stdout instead of a table")
     return parse
 
 
-def main() -> int:
-    """Run the command line; the exit status is 1 if a bar fails, 2 if nothing could be measured."""
-    args = parser().parse_args()
-    return report.run("cancel", lambda: run(args), args.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(parser(), run))

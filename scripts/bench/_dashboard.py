@@ -13,6 +13,7 @@ from typing import Any
 
 from scripts.bench import _dashboard_cost, _dashboard_pairs, _dashboard_picture
 from scripts.bench import _report as report
+from scripts.bench._command import parser_of, run_command
 
 MODES = ("cost", "pairs", "picture")
 SECONDS = {"cost": 15.0, "pairs": 2.0, "picture": 75.0}
@@ -51,10 +52,7 @@ def screens(text: str) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parse = argparse.ArgumentParser(
-        prog="scripts/bench/dashboard", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parse = parser_of("dashboard", __doc__)
     add = parse.add_argument
     add("mode", nargs="?", choices=MODES, default="cost", help="what to measure (default: cost)")
     add("--seconds", type=float, help="time of a measurement, of a window, before the picture")
@@ -63,15 +61,8 @@ def parser() -> argparse.ArgumentParser:
     add("--pairs", type=pair_count, default=48, help="pairs: so many (default: 48)")
     add("--output", type=Path, default=report.ROOT / "docs" / "dashboard.svg", metavar="FILE",
         help="picture: where to write it (default: docs/dashboard.svg)")  # fmt: skip
-    add("--json", action="store_true", help="one JSON object on stdout instead of a table")
     return parse
 
 
-def main() -> int:
-    """Run the command line; the exit status is 1 if a bar fails, 2 if nothing could be measured."""
-    args = parser().parse_args()
-    return report.run("dashboard", lambda: run(args), args.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(parser(), run))

@@ -30,6 +30,7 @@ from core.models.model_config import read_model_config
 from core.models.registry import models_directory, resolve
 from core.user_directories import cache_directory
 from scripts.bench import _report as report
+from scripts.bench._command import parser_of
 
 PROSE = report.ROOT / "tests" / "support" / "prose.txt"
 BLOCK_SIZE = 32
@@ -191,13 +192,12 @@ def times_as_long(figures: dict[str, Any]) -> dict[str, float]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parse = argparse.ArgumentParser(prog="scripts/bench/executor", description=__doc__)
+    parse = parser_of("executor", __doc__)
     add = parse.add_argument
     add("--model", default="smollm2-135m", help="model alias or directory")
     add("--threads", type=int, default=available_cores(), help="compute threads")
     add("--seconds", type=float, default=2.0, help="time for each step that is measured")
     add("--plain", action="store_true", help="also without the C++ kernels, in bfloat16")
-    add("--json", action="store_true", help="one JSON object on stdout instead of a table")
     return parse
 
 

@@ -26,6 +26,7 @@ from ipc.pages import TOKENIZER_PAGE
 from ipc.segment import Segment
 from scripts.bench import _report as report
 from scripts.bench._client import Client, Prompts
+from scripts.bench._command import parser_of, run_command
 from scripts.bench._engine import Engine, running_engine
 from scripts.bench._processes import Process, look_up
 from scripts.bench._raw_streams import Counts, Load
@@ -168,7 +169,7 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parse = argparse.ArgumentParser(prog="scripts/bench/frontend", description=__doc__)
+    parse = parser_of("frontend", __doc__, starts_engine=True)
     add = parse.add_argument
     add("--connections", type=int, default=256, help="streams at once")
     add("--output-tokens", type=int, default=1024, help="tokens of a stream")
@@ -176,16 +177,8 @@ def parser() -> argparse.ArgumentParser:
     add("--http-processes", type=int, default=1, help="http processes of the engine")
     add("--settle", type=float, default=2.0, help="seconds of load before the window")
     add("--seconds", type=float, default=8.0, help="length of the window")
-    add("--set", action="append", default=[], metavar="PATH=VALUE", help="setting of the engine")
-    add("--json", action="store_true", help="one JSON object on stdout instead of a table")
     return parse
 
 
-def main() -> int:
-    """Run the command line; the exit status is 1 if a bar fails, 2 if nothing could be measured."""
-    args = parser().parse_args()
-    return report.run("frontend", lambda: run(args), args.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(parser(), run))

@@ -5,7 +5,6 @@ it runs from a bare checkout, in this process. `--interpret` runs what needs no 
 alone, by Triton's interpreter.
 """
 
-import argparse
 import os
 import sys
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 
 from scripts.bench import _gpu_kernels, _gpu_runner
 from scripts.bench import _report as report
+from scripts.bench._command import parser_of
 
 INTERPRET = "--interpret"
 ENVIRONMENT = {"TRITON_DEFAULT_FP_FUSION": "1"}  # as the kernels are compiled and proved
@@ -61,9 +61,8 @@ def _name() -> str:
 
 def main() -> int:
     """Run the command line."""
-    parse = argparse.ArgumentParser(prog="scripts/bench/gpu", description=__doc__)
+    parse = parser_of("gpu", __doc__)
     parse.add_argument(INTERPRET, action="store_true", help="correctness at toy sizes, no GPU")
-    parse.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     options = parse.parse_args()
     wanted = ENVIRONMENT | {"TRITON_INTERPRET": "1" if options.interpret else "0"}
     if any(os.environ.get(name) != value for name, value in wanted.items()):

@@ -18,6 +18,7 @@ from typing import Any
 
 from scripts.bench import _report as report
 from scripts.bench._client import Client, Prompts, Timeline
+from scripts.bench._command import parser_of, run_command
 
 NEAR_TIE = 0.001  # nats between the best and the second: either may win
 CLEAR_MARGIN = 0.3  # nats: here bfloat16 must agree with float32
@@ -279,7 +280,7 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parse = argparse.ArgumentParser(prog="scripts/bench/greedy", description=__doc__)
+    parse = parser_of("greedy", __doc__)
     add = parse.add_argument
     add("--url", required=True)
     add("--cases", required=True, metavar="FILE", help="JSON: {cases: [{id, kind, text, …}]}")
@@ -294,15 +295,8 @@ def parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=1, help="concurrent: of arrivals and neighbours")
     add("--model", default="", help="default: the first of /v1/models")
     add("--key", default="", help="API key")
-    add("--json", action="store_true", help="one JSON object on stdout instead of a table")
     return parse
 
 
-def main() -> int:
-    """Run the command line; the exit status is 1 if a bar fails, 2 if nothing could be compared."""
-    args = parser().parse_args()
-    return report.run("greedy", lambda: run(args), args.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(parser(), run))

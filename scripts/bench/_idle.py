@@ -8,6 +8,7 @@ from typing import Any
 
 from scripts.bench import _report as report
 from scripts.bench._client import Client
+from scripts.bench._command import parser_of, run_command
 from scripts.bench._engine import running_engine
 from scripts.bench._processes import Process
 
@@ -57,20 +58,12 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parse = argparse.ArgumentParser(prog="scripts/bench/idle", description=__doc__)
+    parse = parser_of("idle", __doc__, starts_engine=True)
     add = parse.add_argument
-    add("--set", action="append", default=[], metavar="PATH=VALUE", help="setting of the engine")
     add("--seconds", type=float, default=20.0, help="time over which CPU is measured")
     add("--settle", type=float, default=3.0, help="time left alone before that, seconds")
-    add("--json", action="store_true", help="one JSON object on stdout instead of a table")
     return parse
 
 
-def main() -> int:
-    """Run the command line; the exit status is 1 if a bar fails, 2 if nothing could be measured."""
-    args = parser().parse_args()
-    return report.run("idle", lambda: run(args), args.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(parser(), run))

@@ -44,6 +44,7 @@ from ipc.ring import RingReader, RingWriter, format_ring, ring_bytes, ring_layou
 from ipc.segment import Segment
 from scripts.bench import _report as report
 from scripts.bench._client import Client, Prompts
+from scripts.bench._command import parser_of
 from scripts.bench._engine import Engine, running_engine
 from scripts.bench._report import percentile
 
@@ -264,15 +265,13 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parse = argparse.ArgumentParser(prog="scripts/bench/ipc", description=__doc__)
+    parse = parser_of("ipc", __doc__, starts_engine=True)
     add = parse.add_argument
     add("--rows", type=int, default=256, help="rows of a plan, streams of the engine")
     add("--trips", type=int, default=20_000, help="round trips")
     add("--step-us", type=int, default=5000, help="time of a simulated step, µs")
     add("--seconds", type=float, default=5.0, help="time for which each engine is watched")
-    add("--set", action="append", default=[], metavar="PATH=VALUE", help="setting of the engine")
     add("--echo", nargs=3, default=(), help=argparse.SUPPRESS)
-    add("--json", action="store_true", help="one JSON object on stdout instead of a table")
     return parse
 
 

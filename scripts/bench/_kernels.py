@@ -9,7 +9,6 @@ by memory, products, exponentials or float64 additions, whichever takes longest,
 its programs fill the processors. Latencies are left out. Nothing here was timed.
 """
 
-import argparse
 import math
 import os
 import sys
@@ -18,6 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from scripts.bench import _report as report
+from scripts.bench._command import parser_of
 from scripts.bench._kernel_compile import WARP_SIZE, Compiled, Variant, compile_variant
 from scripts.bench._kernel_variants import Listed, Work, variants
 
@@ -180,11 +180,10 @@ def print_table(figures: dict[str, Any]) -> None:
 
 def main() -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="scripts/bench/kernels", description=__doc__)
+    parser = parser_of("kernels", __doc__)
     parser.add_argument("--aot", action="store_true", help="compile ahead of time (all there is)")
     parser.add_argument("--samples", action="store_true", help="a few variants of each kernel only")
     parser.add_argument("--markdown", action="store_true", help="print the tables of docs/kernels")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
     options = parser.parse_args()
     if os.environ.get("TRITON_INTERPRET") == "1":
         print("kernels: TRITON_INTERPRET is set, nothing can be compiled", file=sys.stderr)

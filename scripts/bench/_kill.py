@@ -18,6 +18,7 @@ from typing import Any
 
 from scripts.bench import _report as report
 from scripts.bench._client import Client, Prompts, Timeline
+from scripts.bench._command import parser_of, run_command
 from scripts.bench._engine import Engine, launch, running_engine, wait_until
 
 GOES_ON = ("executor", "scheduler", "admin")  # streams survive the death of these
@@ -232,20 +233,12 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parse = argparse.ArgumentParser(prog="scripts/bench/kill", description=__doc__)
+    parse = parser_of("kill", __doc__, starts_engine=True)
     add = parse.add_argument
-    add("--set", action="append", default=[], metavar="PATH=VALUE", help="setting of the engine")
     add("--streams", type=int, default=12)
     add("--output-tokens", type=int, default=96)
-    add("--json", action="store_true", help="one JSON object on stdout instead of a table")
     return parse
 
 
-def main() -> int:
-    """Run the command line; the exit status is 1 if a bar fails, 2 if nothing could be measured."""
-    args = parser().parse_args()
-    return report.run("kill", lambda: run(args), args.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(parser(), run))

@@ -18,6 +18,7 @@ import uvloop
 
 from scripts.bench import _report as report
 from scripts.bench._client import Client, Prompts
+from scripts.bench._command import parser_of
 from scripts.bench._modes import RUNS, Figures, Load, Target
 
 GATES = ("closed", "mixed")
@@ -108,7 +109,7 @@ def id_range(text: str) -> tuple[int, int]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parse = argparse.ArgumentParser(prog="scripts/bench/load", description=__doc__)
+    parse = parser_of("load", __doc__)
     add = parse.add_argument
     add(
         "mode",
@@ -119,7 +120,6 @@ def parser() -> argparse.ArgumentParser:
     add("--url", required=True, help="server under test, e.g. http://127.0.0.1:8000")
     add("--model", default="", help="default: the first of /v1/models")
     add("--key", default="", help="API key")
-    add("--json", action="store_true", help="one JSON object on stdout instead of a table")
     add(
         "--seed",
         type=int,

@@ -17,6 +17,7 @@ import orjson
 
 from scripts.bench import _report as report
 from scripts.bench._client import Client, Prompts
+from scripts.bench._command import parser_of, run_command
 from scripts.bench._engine import Engine, running_engine
 from scripts.bench._frontend import raw_streams
 from scripts.bench._raw_streams import Load
@@ -105,7 +106,7 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parse = argparse.ArgumentParser(prog="scripts/bench/memory", description=__doc__)
+    parse = parser_of("memory", __doc__, starts_engine=True)
     add = parse.add_argument
     add("--requests", type=int, default=10_000, help="requests between first and last reading")
     add("--warmup", type=int, default=2_000, help="requests before the first reading")
@@ -113,16 +114,8 @@ def parser() -> argparse.ArgumentParser:
     add("--prompt-tokens", type=int, default=64, help="tokens of a prompt")
     add("--output-tokens", type=int, default=16, help="tokens of an answer")
     add("--local", action="store_true", help="the real model instead of a simulated one")
-    add("--set", action="append", default=[], metavar="PATH=VALUE", help="setting of the engine")
-    add("--json", action="store_true", help="one JSON object on stdout instead of a table")
     return parse
 
 
-def main() -> int:
-    """Run the command line; the exit status is 1 if a bar fails, 2 if nothing could be measured."""
-    args = parser().parse_args()
-    return report.run("memory", lambda: run(args), args.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(parser(), run))

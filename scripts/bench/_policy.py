@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.bench import _report as report
+from scripts.bench._command import parser_of, run_command
 from scripts.bench._policy_runs import Runs, Traces
 from scripts.bench._policy_studies import STRICT_POLICIES, STUDIES, Asked
 from scripts.bench._report import Bar
@@ -38,7 +39,7 @@ def default_results() -> Path:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parse = argparse.ArgumentParser(prog="scripts/bench/policy", description=__doc__)
+    parse = parser_of("policy", __doc__)
     add = parse.add_argument
     add("--traces", type=Path, required=True, metavar="DIR", help="where the traces lie")
     add("--study", choices=("all", *STUDIES), default="all", help="which study")
@@ -50,7 +51,6 @@ def parser() -> argparse.ArgumentParser:
         help="a fifth of the requests, one seed, references only at their bounds",
     )
     add("--results", type=Path, metavar="FILE", help="finished runs (default: in the cache folder)")
-    add("--json", action="store_true", help="print one JSON object")
     return parse
 
 
@@ -81,11 +81,5 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
     return report.build("policy", figures, bars, command=sys.argv[1:])
 
 
-def main() -> int:
-    """Run the command line; the exit status is 1 if a bar fails, 2 if nothing could be measured."""
-    args = parser().parse_args()
-    return report.run("policy", lambda: run(args), args.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(parser(), run))

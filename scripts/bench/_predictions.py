@@ -26,6 +26,7 @@ from core.request import Request
 from core.simulation.policies import prepare
 from core.simulation.run import Simulation
 from scripts.bench import _report as report
+from scripts.bench._command import parser_of, run_command
 from scripts.bench._policy_loads import LOADS, Point
 from scripts.bench._policy_runs import Traces, settings_of
 from scripts.bench._policy_studies import GUESS_QPS, OVERLOAD, SIGMA
@@ -159,21 +160,14 @@ async def run(args: argparse.Namespace) -> Mapping[str, Any]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parse = argparse.ArgumentParser(prog="scripts/bench/predictions", description=__doc__)
+    parse = parser_of("predictions", __doc__)
     add = parse.add_argument
     add("--traces", type=Path, required=True, metavar="DIR", help="where the traces lie")
     add("--trace", action="append", choices=tuple(GUESS_QPS), help="which (default: all)")
     add("--scale", type=int, default=10, help="so many times fewer requests than in `policy`")
     add("--seed", type=int, default=1, help="of arrivals, noise and whom is asked about")
-    add("--json", action="store_true", help="one JSON object on stdout instead of a table")
     return parse
 
 
-def main() -> int:
-    """Run the command line; the exit status is 1 if a bar fails, 2 if nothing could be measured."""
-    args = parser().parse_args()
-    return report.run("predictions", lambda: run(args), args.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(parser(), run))

@@ -18,6 +18,7 @@ from typing import Any
 
 from scripts.bench import _report as report
 from scripts.bench._client import Client, Prompts, Timeline
+from scripts.bench._command import parser_of, run_command
 from scripts.bench._engine import running_engine
 
 SETTINGS = (
@@ -214,7 +215,7 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parse = argparse.ArgumentParser(prog="scripts/bench/pressure", description=__doc__)
+    parse = parser_of("pressure", __doc__, starts_engine=True)
     add = parse.add_argument
     add("--blocks", type=int, default=64, help="KV blocks of the small pool")
     add("--batch", type=int, default=20, help="batch requests, all at once")
@@ -222,16 +223,8 @@ def parser() -> argparse.ArgumentParser:
     add("--prompt-tokens", type=int, default=64, help="of a batch request")
     add("--output-tokens", type=int, default=192, help="of a batch request")
     add("--seed", type=int, default=1, help="of the prompts")
-    add("--set", action="append", default=[], metavar="PATH=VALUE", help="setting of the engines")
-    add("--json", action="store_true", help="one JSON object on stdout instead of a table")
     return parse
 
 
-def main() -> int:
-    """Run the command line; the exit status is 1 if a bar fails, 2 if nothing could be measured."""
-    args = parser().parse_args()
-    return report.run("pressure", lambda: run(args), args.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(parser(), run))

@@ -30,6 +30,7 @@ from typing import Any
 
 from scripts.bench import _report as report
 from scripts.bench._client import Client, Prompts, Timeline
+from scripts.bench._command import parser_of, run_command
 from scripts.bench._engine import Engine, running_engine
 from scripts.bench._modes import Target
 from scripts.bench._report import Bar
@@ -301,22 +302,14 @@ def count_outcomes(path: Path) -> dict[str, int]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parse = argparse.ArgumentParser(prog="scripts/bench/replay", description=__doc__)
+    parse = parser_of("replay", __doc__, starts_engine=True)
     add = parse.add_argument
     add("--seconds", type=float, default=180.0, help="of the load (default: 180)")
     add("--warm-up", type=float, default=20.0, help="seconds of the closed loop before it (20)")
     add("--seed", type=int, default=1, help="of the load and of the simulation")
     add("--trace", type=Path, metavar="FILE", help="keep the recorded trace here")
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="further settings")
-    add("--json", action="store_true", help="print one JSON object")
     return parse
 
 
-def main() -> int:
-    """Run the command line; the exit status is 1 if a bar fails, 2 if nothing could be measured."""
-    args = parser().parse_args()
-    return report.run("replay", lambda: run(args), args.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(parser(), run))

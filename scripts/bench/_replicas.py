@@ -21,6 +21,7 @@ from ipc.pages import SCHEDULER_PAGE, SUPERVISOR_PAGE
 from ipc.segment import Segment
 from scripts.bench import _report as report
 from scripts.bench._client import Client, Timeline
+from scripts.bench._command import parser_of, run_command
 from scripts.bench._engine import Engine, running_engine, wait_until
 from scripts.bench._greedy import OUTPUT_BARS, Case, ask, figures_of, read_cases
 from scripts.bench._kill import HANG_S, Verdict, Wave, judge_stream, left_running, num_ids
@@ -166,22 +167,14 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parse = argparse.ArgumentParser(prog="scripts/bench/replicas", description=__doc__)
+    parse = parser_of("replicas", __doc__, starts_engine=True)
     add = parse.add_argument
     add("--cases", required=True, metavar="FILE", help="JSON: {cases: [{id, kind, text, …}]}")
     add("--ways", nargs="+", choices=sorted(WAYS), default=sorted(WAYS, reverse=True))
-    add("--set", action="append", default=[], metavar="PATH=VALUE", help="setting of the engines")
     add("--streams", type=int, default=12)
     add("--output-tokens", type=int, default=96)
-    add("--json", action="store_true", help="one JSON object on stdout instead of a table")
     return parse
 
 
-def main() -> int:
-    """Run the command line; the exit status is 1 if a bar fails, 2 if nothing could be measured."""
-    args = parser().parse_args()
-    return report.run("replicas", lambda: run(args), args.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(parser(), run))

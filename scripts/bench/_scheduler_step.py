@@ -39,6 +39,7 @@ from core.scheduler.settings import EngineSettings
 from core.simulation.run import work_of
 from core.tenancy import MAX_MS, ClassesConfig, TrafficClass
 from scripts.bench import _report as report
+from scripts.bench._command import parser_of
 from scripts.bench._report import Bar, percentile
 
 BASIS = CostBasis(
@@ -325,7 +326,7 @@ def numbers(text: str) -> list[int]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parse = argparse.ArgumentParser(prog="scripts/bench/scheduler_step", description=__doc__)
+    parse = parser_of("scheduler_step", __doc__)
     add = parse.add_argument
     add("--policy", default="headrace", help="headrace, fcfs, priority (default: headrace)")
     add("--running", type=numbers, default=[256, 1024], metavar="N,…", help="requests that run")
@@ -336,7 +337,6 @@ def parser() -> argparse.ArgumentParser:
     add("--bar", type=report.parse_bar, action="append", default=[], metavar="NAME<=LIMIT",
         help="one more limit on a figure")  # fmt: skip
     add("--profile", action="store_true", help="print where the time goes, and measure nothing")
-    add("--json", action="store_true", help="print one JSON object")
     return parse
 
 

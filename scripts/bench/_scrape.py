@@ -13,7 +13,6 @@ import hashlib
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from core.tenancy import CLASS_NAMES
 from scripts.bench import _report as report
 from scripts.bench._agree_sources import Scrape
 from scripts.bench._client import Client
+from scripts.bench._command import parser_of, run_command
 from scripts.bench._engine import Engine, running_engine
 from scripts.bench._processes import stopped
 
@@ -154,20 +154,12 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parse = argparse.ArgumentParser(prog="scripts/bench/scrape", description=__doc__)
+    parse = parser_of("scrape", __doc__, starts_engine=True)
     add = parse.add_argument
     add("--tenants", type=int, default=64, help="tenants, each in four classes (default: 64)")
     add("--scrapes", type=int, default=60, help="of each port in each state (default: 60)")
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="setting of the engine")
-    add("--json", action="store_true", help="one JSON object on stdout instead of a table")
     return parse
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status is 1 if a bar fails, 2 if nothing could be measured."""
-    args = parser().parse_args(argv)
-    return report.run("scrape", lambda: run(args), args.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(parser(), run))

@@ -30,6 +30,7 @@ from core.config_file import load_config
 from core.tenancy import TrafficClass
 from scripts.bench import _report as report
 from scripts.bench._client import Client, Prompts, Timeline
+from scripts.bench._command import parser_of, run_command
 from scripts.bench._engine import Engine, running_engine
 from scripts.bench._tenant_loads import Operator, Pages, Progress, Sizes, Tenant, tokens_of
 
@@ -360,22 +361,14 @@ def phases(text: str) -> tuple[str, ...]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parse = argparse.ArgumentParser(prog="scripts/bench/tenants", description=__doc__)
+    parse = parser_of("tenants", __doc__, starts_engine=True)
     add = parse.add_argument
-    add("--set", action="append", default=[], metavar="PATH=VALUE", help="setting of the engine")
     add("--seconds", type=float, default=30.0, help="how long each phase is measured")
     add("--settle", type=float, default=8.0, help="load before that, seconds")
     add("--phases", type=phases, default=PHASES, help=f"of {', '.join(PHASES)} (default: all)")
     add("--seed", type=int, default=1, help="of the prompts")
-    add("--json", action="store_true", help="one JSON object on stdout instead of a table")
     return parse
 
 
-def main() -> int:
-    """Run the command line; the exit status is 1 if a bar fails, 2 if nothing could be measured."""
-    args = parser().parse_args()
-    return report.run("tenants", lambda: run(args), args.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(parser(), run))
