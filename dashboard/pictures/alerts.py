@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from dashboard.format import count, duration, percent
+from dashboard.format import count, counted, duration, percent
 from dashboard.frame import Frame, Liveness, ProcessFrame, TenantFrame
 from dashboard.history import View
 from dashboard.lines import Span, Tone
@@ -26,7 +26,7 @@ def alerts(view: View) -> list[Span]:
 def _down(frame: Frame) -> Iterator[Span]:
     for process in frame.processes:
         if process.state not in ("running", "stopped"):
-            words = f"{process.child} is {process.state}, {process.restarts} restarts"
+            words = f"{process.child} is {process.state}, {counted(process.restarts, 'restart')}"
             yield f"{words}: {process.fault}" if process.fault else words, Tone.ALARM
     for index, replica in enumerate(frame.replicas):
         if not replica.epoch:
@@ -69,7 +69,7 @@ def _broken_promises(view: View) -> Iterator[Span]:
     if hit:
         worst = max(hit, key=lambda name: hit[name])
         number = sum(hit.values())
-        yield f"{number} promise{'s' * (number > 1)} broken in 15 s, most to {worst}", Tone.ALARM
+        yield f"{counted(number, 'promise')} broken in 15 s, most to {worst}", Tone.ALARM
 
 
 def _unfair(frame: Frame) -> Iterator[Span]:
