@@ -83,7 +83,6 @@ def _outside(child: Child, config: HeadraceConfig, context: Context) -> Outside:
         stamp=child.stamp,
         clock=clock,
         wall_clock_s=time.time,
-        predecessor=BoardReader(board, HTTP_PAGE).read().page,
     )
 
 

@@ -8,9 +8,6 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from core.clock import NS_PER_MS, Clock
 from core.config import HeadraceConfig
 from core.model_card import ModelCard
@@ -55,15 +52,13 @@ class Outside:
     stamp: Stamp
     clock: Clock
     wall_clock_s: Callable[[], float]
-    predecessor: npt.NDArray[np.void] | None = None  # last HTTP_PAGE of the previous instance
 
 
 def build(outside: Outside, lifecycle: Lifecycle) -> HttpServer:
     """Return the server; inside a running event loop."""
     config = outside.config
     telemetry = Telemetry()
-    if outside.predecessor is not None:
-        telemetry.resume(outside.predecessor)
+    telemetry.resume(outside.board.predecessor)
     client = EngineClient(
         outside.ports,
         outside.serving_epoch,
