@@ -25,6 +25,8 @@ from dashboard.source.base import Source
 from dashboard.source.demo import DemoSource
 from dashboard.source.live import LiveSource
 from dashboard.source.replay import ReplaySource
+from ipc.errors import EngineNotFoundError, RunDirectoryError
+from ipc.run_directory import RunDirectory
 
 DESCRIPTION = """Show a running engine of this user: tenants, queues, memory, promises, requests.
 
@@ -128,11 +130,14 @@ def source_of(args: argparse.Namespace, stack: ExitStack) -> Source:
 
 
 def look_once(source: Source, args: argparse.Namespace) -> int:
-    """Look twice, so that there are rates, and print what was seen."""
+    """Look twice, so that there are rates, and print what was seen.
+
+    Raises EngineNotFoundError; RunDirectoryError for a name that no engine can have.
+    """
     history = History()
     first = source.read()
     if first.liveness is Liveness.GONE and not first.processes:
-        return fail(f"no engine named {args.name!r} is running", NOT_RUNNING)
+        RunDirectory.find(args.name)  # says who is there instead
     history.push(first)
     time.sleep(LOOK_S)
     view = history.push(source.read())
@@ -158,6 +163,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(parser.parse_args(arguments))
     except UsageError as error:
+        return fail(str(error), USAGE)
+    except EngineNotFoundError as error:
+        return fail(str(error), NOT_RUNNING)
+    except RunDirectoryError as error:
         return fail(str(error), USAGE)
     except RecordingError as error:
         return fail(str(error), FAILED)

@@ -10,7 +10,7 @@
     └── RunDirectoryError          a run directory that cannot be used
         ├── RunDirectoryBusyError  a live engine owns the name: its pid
         ├── ForeignDirectoryError  the place is not a private directory of this user
-        └── EngineNotFoundError    no live engine has the name
+        └── EngineNotFoundError    no live engine has the name: which names there are
 
 Broken invariants of our own are `assert`s, not errors.
 """
@@ -77,4 +77,11 @@ class ForeignDirectoryError(RunDirectoryError):
 
 
 class EngineNotFoundError(RunDirectoryError):
-    """No live engine of this user has the name."""
+    """No live engine of this user has the name; `others` are the names that live ones have."""
+
+    def __init__(self, name: str, others: tuple[str, ...]) -> None:
+        there = f"; with --name there is {', '.join(others)}" if others else ""
+        super().__init__(
+            f"no engine named {name!r} is running: start it with `headrace serve --name {name}`"
+            f"{there}"
+        )

@@ -92,9 +92,8 @@ class RunDirectory:
         path = _checked_path(name, base or default_base())
         owner = _read_owner(path) if is_ours(path.parent) else None
         if owner is None or not is_alive(owner):
-            raise EngineNotFoundError(
-                f"no engine named {name!r} is running: start it with `headrace serve --name {name}`"
-            )
+            others = (each.name for each in list_engines(path.parent) if each.is_alive)
+            raise EngineNotFoundError(name, tuple(others))
         return cls(path, owner)
 
     @classmethod

@@ -44,10 +44,10 @@ def test_json_is_one_document() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [["--demo", "0"], ["--demo", "many"], ["--hertz", "99"], ["--demo", "--replay", "x"],
-     ["--explode"], ["--demo"]],
+     ["--explode"], ["--demo"], ["--once", "--name", "a/b"]],
 )  # fmt: skip
 def test_wrong_usage_is_one_line(arguments: list[str]) -> None:
-    """So is a terminal that is none."""
+    """So is a terminal that is none, and a name that no engine can have."""
     assert_one_line(headrace("top", *arguments), 2)
 
 

@@ -248,13 +248,17 @@ def test_a_bad_name_is_refused(base: Path, name: str) -> None:
 
 
 def test_finding_an_engine(base: Path) -> None:
-    """`find` gives the directory of a live engine, and tells how to start one otherwise."""
+    """`find` gives the directory of a live engine, and tells otherwise how to start one, and which
+    others live.
+    """
     with pytest.raises(EngineNotFoundError, match="headrace serve --name engine"):
         RunDirectory.find("engine", base)
     claimed = RunDirectory.claim("engine", base)
     assert RunDirectory.find("engine", base) == claimed
+    with pytest.raises(EngineNotFoundError, match="there is engine$"):
+        RunDirectory.find("other", base)
     kill_on_paper(claimed)
-    with pytest.raises(EngineNotFoundError):
+    with pytest.raises(EngineNotFoundError, match="--name engine`$"):
         RunDirectory.find("engine", base)
 
 
