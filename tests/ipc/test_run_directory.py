@@ -255,10 +255,10 @@ def test_finding_an_engine(base: Path) -> None:
         RunDirectory.find("engine", base)
     claimed = RunDirectory.claim("engine", base)
     assert RunDirectory.find("engine", base) == claimed
-    with pytest.raises(EngineNotFoundError, match="there is engine$"):
+    with pytest.raises(EngineNotFoundError, match=r"there is engine$"):
         RunDirectory.find("other", base)
     kill_on_paper(claimed)
-    with pytest.raises(EngineNotFoundError, match="--name engine`$"):
+    with pytest.raises(EngineNotFoundError, match=r"--name engine`$"):
         RunDirectory.find("engine", base)
 
 
