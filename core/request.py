@@ -136,6 +136,11 @@ class Request:
         return self.prompt_len + self.num_output_tokens
 
     @property
+    def max_length(self) -> int:
+        """Prompt + the most that may be generated, tokens."""
+        return self.prompt_len + self.max_tokens
+
+    @property
     def has_begun(self) -> bool:
         """Whether it was started before, by this scheduler or an earlier one."""
         return self.first_start_ns > 0 or self.num_output_tokens > 0

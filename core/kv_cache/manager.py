@@ -102,7 +102,7 @@ class KVCacheManager:
         assert not request.block_ids, request.request_id
         self.forget_swapped(request)
         self.pool.acquire(quote.hits, request.flow)
-        left = request.prompt_len + request.max_tokens - request.num_tokens
+        left = request.max_length - request.num_tokens
         room = min(MAX_GROWTH_ROOM, self.blocks_for(left))
         after = quote.hits[-1] if quote.hits else NO_BLOCK
         request.block_ids = quote.hits + self._allocate(request, quote.num_new, after, room)

@@ -62,7 +62,7 @@ def _either(first: Iterator[Rejection], second: Iterator[Rejection]) -> Iterator
 def _impossible(
     request: Request, limits: AdmissionLimits, state: AdmissionState
 ) -> Iterator[Rejection]:
-    num_tokens = request.prompt_len + request.max_tokens
+    num_tokens = request.max_length
     if num_tokens > limits.max_model_len:
         yield Rejection(
             RejectionReason.CONTEXT_LENGTH_EXCEEDED,
@@ -90,7 +90,7 @@ def _overload(
             state.num_waiting + 1,
             limits.max_queued_requests,
         )
-    num_tokens = request.prompt_len + request.max_tokens
+    num_tokens = request.max_length
     waiting_tokens = state.waiting_tokens + num_tokens
     if waiting_tokens > limits.max_queued_tokens:
         yield Rejection(

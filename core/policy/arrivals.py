@@ -15,13 +15,11 @@ from core.arrival_limits import (
     queue_full_requests,
     queue_full_tokens,
 )
+from core.drain_rate import DrainRate
 from core.errors import Rejection
 from core.policy.limits import Limits
 from core.request import Request
-from core.scheduler.drain_rate import DrainRate
 from core.tenancy import TrafficClass
-
-QUEUE_SHARE_TO_DRAIN = 10  # a refused client is asked to wait until a tenth of the queue has left
 
 
 @dataclass(slots=True)
@@ -34,8 +32,7 @@ class TenantQueue:
 
     def retry_after_ms(self, num_tokens: int, now_ns: int) -> int:
         """Return when there will probably be room for so many tokens, ms."""
-        ahead = max(num_tokens, self.num_tokens // QUEUE_SHARE_TO_DRAIN)
-        return self.drain_rate.retry_after_ms(ahead, now_ns)
+        return self.drain_rate.retry_after_ms(num_tokens, self.num_tokens, now_ns)
 
 
 class Arrivals:
@@ -77,7 +74,7 @@ class Arrivals:
         allowed = tenant.replicas or tuple(self.pools)
         sizes = [n for replica, n in self.pools.items() if replica in allowed]
         largest = max(sizes) if sizes and min(sizes) > 0 else 0
-        needed = -(-size_of(request) // self._block_size)
+        needed = -(-request.max_length // self._block_size)
         share = self.limits.of(request.traffic_class).max_kv_fraction
         tenant_knob = f"tenants[{tenant.name}].kv_quota_fraction"
         return kv_share(tenant.kv_quota_fraction, tenant_knob, needed, largest) or kv_share(
@@ -88,27 +85,22 @@ class Arrivals:
         """Count a request that begins to wait for its first start."""
         queue = self._queues.setdefault(request.tenant, TenantQueue())
         queue.num_requests += 1
-        queue.num_tokens += size_of(request)
+        queue.num_tokens += request.max_length
 
     def remove(self, request: Request, now_ns: int) -> None:
         """Count it no more: it starts, or has ended."""
         queue = self._queues[request.tenant]
         queue.num_requests -= 1
-        queue.num_tokens -= size_of(request)
-        queue.drain_rate.observe(size_of(request), now_ns)
+        queue.num_tokens -= request.max_length
+        queue.drain_rate.observe(request.max_length, now_ns)
 
     def _queue_full(self, request: Request, now_ns: int) -> Rejection | None:
         tenant = self.limits.tenant(request.tenant)
         if not (tenant.max_queued_requests or tenant.max_queued_tokens):
             return None
         queue = self._queues.get(request.tenant) or TenantQueue()
-        num_tokens = size_of(request)
+        num_tokens = request.max_length
         retry_after_ms = queue.retry_after_ms(num_tokens, now_ns)
         return queue_full_requests(
             tenant, queue.num_requests, 1, retry_after_ms
         ) or queue_full_tokens(tenant, queue.num_tokens, num_tokens, retry_after_ms)
-
-
-def size_of(request: Request) -> int:
-    """Return what a request may come to have, tokens."""
-    return request.prompt_len + request.max_tokens

@@ -134,7 +134,7 @@ class Budget:
 
     def refusal(self, request: Request, now_ns: int) -> Rejection | None:
         """Return why `request` may not be let in now."""
-        num_tokens, rate = request.prompt_len + request.max_tokens, self.rate
+        num_tokens, rate = request.max_length, self.rate
         needed = 0 if self.is_postpaid else num_tokens
         if rate.ready_ns(self.tat_ns, needed, now_ns) <= now_ns:
             return None
@@ -151,7 +151,7 @@ class Budget:
         if self.is_postpaid:
             return
         num_free = request.num_tokens if request.num_output_tokens else 0
-        num_tokens = request.prompt_len + request.max_tokens - num_free
+        num_tokens = request.max_length - num_free
         number = self._ledger.open(self.rate.time_ns(num_tokens), now_ns)
         self._reservations[request] = Reservation(number, num_tokens, num_free)
 
@@ -214,7 +214,7 @@ class Budgets:
         budget = self.of(request.tenant)
         if budget is None:
             return None
-        num_tokens = request.prompt_len + request.max_tokens
+        num_tokens = request.max_length
         return rate_never_fits(budget.settings, num_tokens) or budget.refusal(request, now_ns)
 
     def admit(self, request: Request, now_ns: int) -> None:

@@ -90,7 +90,7 @@ class Growth:
 
     def start_need(self, request: Request) -> StartNeed:
         """Return what a waiting `request` takes."""
-        most = request.prompt_len + request.max_tokens
+        most = request.max_length
         if not self.may_be_preempted(request):
             return StartNeed(-(-most // self._block_size), 0)
         num_tokens, outputs = request.num_tokens, request.num_output_tokens
@@ -135,7 +135,7 @@ class Growth:
         """Let `holdings` have one that has just started."""
         num_tokens, num_blocks = request.num_tokens, len(request.block_ids)
         ahead = max(0, (num_blocks - 1) * self._block_size + 1 - num_tokens)
-        most = request.prompt_len + request.max_tokens - num_tokens
+        most = request.max_length - num_tokens
         left = self._history.left_of(request.flow, request.num_output_tokens, most)
         is_lent = self._is_lent[request.traffic_class] and self.may_be_preempted(request)
         holdings.add(

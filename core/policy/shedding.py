@@ -17,6 +17,7 @@ protected requests stay. Requests that have begun before are never refused.
 import numpy as np
 
 from core.clock import NS_PER_MS, NS_PER_S
+from core.drain_rate import QUEUE_SHARE_TO_DRAIN, bounded_retry_ms
 from core.errors import Rejection, RejectionReason
 from core.policy.base import Blocked, Step, WaitingRoom
 from core.policy.calibration import CostModels, fastest
@@ -37,9 +38,6 @@ from core.tenancy import NUM_CLASSES
 
 FASTEST = 0.9  # of the time of a prompt alone: steps scatter
 REST_NS = NS_PER_S  # without a step, after which nobody knows how long one takes
-MIN_RETRY_MS = 100
-MAX_RETRY_MS = 60_000
-QUEUE_SHARE_TO_DRAIN = 10  # come back when a tenth of the queue has left
 OWN_LIMITS = frozenset(
     {
         Blocked.ELSEWHERE,
@@ -285,7 +283,7 @@ class Shedding:
     def _retry_after_ms(self, late_ns: int) -> int:
         """Return when a like request would have been in time, or the queue is shorter."""
         drain_s = self._waiting_tokens / QUEUE_SHARE_TO_DRAIN / max(1.0, self.rate.total())
-        return min(MAX_RETRY_MS, max(MIN_RETRY_MS, late_ns // NS_PER_MS, int(1000 * drain_s)))
+        return bounded_retry_ms(max(late_ns // NS_PER_MS, int(1000 * drain_s)))
 
 
 def _rejection(

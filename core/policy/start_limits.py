@@ -272,7 +272,7 @@ class StartLimits:
         return num_fixed, [min(num_short - own, self._max_num_seqs - 1) for own in short]
 
     def _needed_blocks(self, request: Request) -> int:
-        return -(-(request.prompt_len + request.max_tokens) // self._block_size)
+        return -(-request.max_length // self._block_size)
 
 
 def _share(fraction: float, num_blocks: int) -> int:

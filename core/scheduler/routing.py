@@ -112,7 +112,7 @@ class Routing:
         block more, or it would be in need again at once; one that is not to be preempted any more
         takes all it can come to need.
         """
-        most = request.prompt_len + request.max_tokens
+        most = request.max_length
         if request.num_preemptions >= self._settings.max_preemptions:
             return most
         spare = self._settings.block_size if request.num_preemptions else 0
@@ -124,7 +124,7 @@ class Routing:
 
     def needed_blocks(self, request: Request) -> int:
         """Return the blocks that `request` could come to hold."""
-        return -(-(request.prompt_len + request.max_tokens) // self._settings.block_size)
+        return -(-request.max_length // self._settings.block_size)
 
     def max_pool_blocks(self) -> int:
         """Return the size of the largest pool there is or may be again; 0 = some are unknown."""

@@ -94,8 +94,8 @@ class RunningTable:
         self.traffic_class[row] = request.traffic_class
         self.prompt_len[row] = request.prompt_len
         self.prefill_end[row] = request.num_tokens
-        self.max_length[row] = request.prompt_len + request.max_tokens
-        self.decode_end[row] = request.prompt_len + request.max_tokens - 1
+        self.max_length[row] = request.max_length
+        self.decode_end[row] = request.max_length - 1
         self.min_stop_tokens[row] = request.prompt_len + request.sampling.min_tokens
         self.num_tokens[row] = request.num_tokens
         self.num_computed[row] = num_known_tokens

@@ -79,7 +79,7 @@ class Scheduler:
 
     def accept_or_reject(self, request: Request, now_ns: int) -> None:
         """Let a new request wait, or answer why it may not."""
-        assert len(request.token_ids) >= request.prompt_len + request.max_tokens > 0
+        assert len(request.token_ids) >= request.max_length > 0
         self._num_arrivals += 1
         request.order = self._num_arrivals
         request.tenant_index = self.metering.tenant_index(request.tenant)

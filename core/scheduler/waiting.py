@@ -10,13 +10,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from core.drain_rate import DrainRate
 from core.metering import Metering
 from core.policy.base import Policy
 from core.request import Request, RequestStatus
-from core.scheduler.drain_rate import DrainRate
 from core.tenancy import NUM_CLASSES
-
-QUEUE_SHARE_TO_DRAIN = 10  # a refused client is asked to wait until a tenth of the queue has left
 
 
 class WaitingQueue:
@@ -71,7 +69,7 @@ class WaitingQueue:
         del self._never_started[request]
         del self._never_started_by_flow[request.flow][request]
         self._count(request, -1)
-        self._drain_rate.observe(_size(request), now_ns)
+        self._drain_rate.observe(request.max_length, now_ns)
 
     def members(self) -> list[Request]:
         """Return all requests without a row, in no particular order."""
@@ -89,8 +87,7 @@ class WaitingQueue:
 
     def retry_after_ms(self, request: Request, now_ns: int) -> int:
         """Return when the queue will probably have room for `request`, ms."""
-        num_tokens = max(_size(request), self.waiting_tokens // QUEUE_SHARE_TO_DRAIN)
-        return self._drain_rate.retry_after_ms(num_tokens, now_ns)
+        return self._drain_rate.retry_after_ms(request.max_length, self.waiting_tokens, now_ns)
 
     def check_integrity(self) -> None:
         """Assert that the counts are those of the members."""
@@ -100,7 +97,7 @@ class WaitingQueue:
         assert int(self.num_waiting_by_flow.sum()) == self.num_waiting
         assert statuses.count(RequestStatus.SWAPPED) == self.num_swapped
         assert self.num_waiting + self.num_preempted + self.num_swapped == len(statuses)
-        assert sum(_size(request) for request in self._never_started) == self.waiting_tokens
+        assert sum(request.max_length for request in self._never_started) == self.waiting_tokens
         assert int(self._tenants.num_waiting.sum()) == self.num_waiting
         assert int(self._tenants.num_preempted.sum()) == self.num_preempted
         assert int(self._tenants.num_swapped.sum()) == self.num_swapped
@@ -115,13 +112,9 @@ class WaitingQueue:
             self._tenants.num_preempted[request.tenant_index] += sign
 
     def _count(self, request: Request, sign: int) -> None:
-        num_tokens = sign * _size(request)
+        num_tokens = sign * request.max_length
         self.num_waiting += sign
         self.num_waiting_by_flow[request.flow] += sign
         self.waiting_tokens += num_tokens
         self._tenants.num_waiting[request.tenant_index] += sign
         self._tenants.waiting_tokens[request.tenant_index] += num_tokens
-
-
-def _size(request: Request) -> int:
-    return request.prompt_len + request.max_tokens

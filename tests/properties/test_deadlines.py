@@ -162,7 +162,7 @@ def test_p10_there_was_no_room_for_the_predicted() -> None:
 @pytest.mark.parametrize("load", [1.5, 3.0])
 def test_p14_refusals_are_even_over_lengths(load: float) -> None:
     """No quarter of lengths is refused more than twice as often as another, though some prompts
-    take two thirds of their promise; most often the longest, where a refusal saves the most work.
+    take two thirds of their promise; where a refusal saves the most work no less than elsewhere.
     """
     shed, lengths = list[np.ndarray](), list[np.ndarray]()
     for seed in SEEDS:
@@ -172,7 +172,8 @@ def test_p14_refusals_are_even_over_lengths(load: float) -> None:
         lengths.append(workload.prompt_tokens)
     rates = refusals_by_quarter(np.concatenate(shed), np.concatenate(lengths))
     assert min(rates) > 0.02
-    assert rates[-1] == max(rates) <= 2 * min(rates), rates
+    assert max(rates) <= 2 * min(rates), rates
+    assert rates[-1] >= rates[0], rates
 
 
 def refusals_by_quarter(shed: np.ndarray, lengths: np.ndarray) -> list[float]:

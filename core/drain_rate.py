@@ -1,6 +1,7 @@
-"""How fast the waiting queue drains, to tell a refused client when to come back.
+"""How fast a queue drains, to tell a refused client when to come back.
 
-Owns: an exponentially decaying average of what leaves the queue. Never knows: the queue.
+Owns: an exponentially decaying average of what leaves a queue, and the bounds of every time that a
+client is asked to wait for one. Never knows: the queue.
 """
 
 from math import ceil, exp
@@ -11,6 +12,7 @@ from core.errors import RETRY_AFTER_MS
 TIME_CONSTANT_S = 10.0
 MIN_RETRY_MS = 100
 MAX_RETRY_MS = 60_000
+QUEUE_SHARE_TO_DRAIN = 10  # a refused client is asked to wait until a tenth of the queue has left
 
 
 class DrainRate:
@@ -30,13 +32,21 @@ class DrainRate:
         """Return the present rate."""
         return self._decayed_at(now_ns) / TIME_CONSTANT_S
 
-    def retry_after_ms(self, num_tokens: int, now_ns: int) -> int:
-        """Return the time in which about `num_tokens` leave, within sensible bounds, ms."""
+    def retry_after_ms(self, num_tokens: int, waiting_tokens: int, now_ns: int) -> int:
+        """Return when there will probably be room for `num_tokens` in a queue of `waiting_tokens`,
+        ms: when so many have left, and no less than a share of the queue.
+        """
         rate = self.tokens_per_s(now_ns)
         if rate < 1.0:
             return RETRY_AFTER_MS
-        return min(MAX_RETRY_MS, max(MIN_RETRY_MS, ceil(1000 * num_tokens / rate)))
+        ahead = max(num_tokens, waiting_tokens // QUEUE_SHARE_TO_DRAIN)
+        return bounded_retry_ms(ceil(1000 * ahead / rate))
 
     def _decayed_at(self, now_ns: int) -> float:
         elapsed_s = max(0, now_ns - self._updated_ns) / NS_PER_S
         return self._decayed_tokens * exp(-elapsed_s / TIME_CONSTANT_S)
+
+
+def bounded_retry_ms(retry_ms: int) -> int:
+    """Return a time to wait that is worth telling a client."""
+    return min(MAX_RETRY_MS, max(MIN_RETRY_MS, retry_ms))
