@@ -25,22 +25,27 @@ class LoopbackNetwork:
     dealers: dict[tuple[str, bytes], "LoopbackDealer[Any, Any]"] = field(default_factory=dict)
 
 
-class _Inbox(Generic[InT]):
-    """A bounded queue of frames from one peer and their decoding."""
+class _LoopbackPort(Generic[InT, OutT]):
+    """What both ends have: a bounded queue of frames with their senders, and the codecs."""
 
-    def __init__(self, receives: Codec[InT], capacity: int) -> None:
+    def __init__(
+        self,
+        network: LoopbackNetwork,
+        url: str,
+        receives: Codec[InT],
+        sends: Codec[OutT],
+        high_water_mark: int,
+    ) -> None:
+        self._network = network
+        self._url = url
         self._receives = receives
-        self._capacity = capacity
+        self._sends = sends
+        self._high_water_mark = high_water_mark
         self._frames: deque[tuple[bytes, bytes]] = deque()  # peer, frame
         self.dropped_frames = 0
 
-    def put(self, peer: bytes, frame: bytes) -> bool:
-        if len(self._frames) >= self._capacity:
-            return False
-        self._frames.append((peer, frame))
-        return True
-
-    def take(self, limit: int) -> list[Received[InT]]:
+    def receive(self, limit: int) -> list[Received[InT]]:
+        """Return up to `limit` messages, oldest first."""
         messages: list[Received[InT]] = []
         while self._frames and len(messages) < limit:
             peer, frame = self._frames.popleft()
@@ -50,8 +55,15 @@ class _Inbox(Generic[InT]):
                 self.dropped_frames += 1
         return messages
 
+    def deliver(self, frame: bytes, peer: bytes = b"") -> bool:
+        """Take a frame of `peer`; False = the queue is full."""
+        if len(self._frames) >= self._high_water_mark:
+            return False
+        self._frames.append((peer, frame))
+        return True
 
-class LoopbackRouter(Generic[InT, OutT]):
+
+class LoopbackRouter(_LoopbackPort[InT, OutT]):
     """The serving end at `url`, as RouterPort."""
 
     def __init__(
@@ -63,20 +75,8 @@ class LoopbackRouter(Generic[InT, OutT]):
         high_water_mark: int = DEFAULT_HIGH_WATER_MARK,
     ) -> None:
         """Serve `url` from now on; a predecessor is gone."""
-        self._inbox = _Inbox(receives, high_water_mark)
-        self._sends = sends
-        self._network = network
-        self._url = url
+        super().__init__(network, url, receives, sends, high_water_mark)
         network.routers[url] = self
-
-    @property
-    def dropped_frames(self) -> int:
-        """Frames that were no message."""
-        return self._inbox.dropped_frames
-
-    def receive(self, limit: int) -> list[Received[InT]]:
-        """Return up to `limit` messages, oldest first."""
-        return self._inbox.take(limit)
 
     def send(self, message: OutT, peer: bytes = b"") -> bool:
         """Send to `peer`; False = it is gone or its queue is full."""
@@ -84,17 +84,13 @@ class LoopbackRouter(Generic[InT, OutT]):
         dealer = self._network.dealers.get((self._url, peer))
         return dealer is not None and dealer.deliver(frame)
 
-    def deliver(self, frame: bytes, peer: bytes) -> bool:
-        """Take a frame of `peer`; False = the queue is full."""
-        return self._inbox.put(peer, frame)
-
     def close(self) -> None:
         """Stop serving; queued messages are dropped."""
         if self._network.routers.get(self._url) is self:
             del self._network.routers[self._url]
 
 
-class LoopbackDealer(Generic[InT, OutT]):
+class LoopbackDealer(_LoopbackPort[InT, OutT]):
     """A peer of the router at `url`, as DealerPort; like there, a frame that is sent before the
     loss of a connection was noticed is lost with it.
     """
@@ -109,22 +105,10 @@ class LoopbackDealer(Generic[InT, OutT]):
         high_water_mark: int = DEFAULT_HIGH_WATER_MARK,
     ) -> None:
         """Connect as `identity`, which is taken over from an older peer of that name."""
-        self._inbox = _Inbox(receives, high_water_mark)
-        self._sends = sends
-        self._network = network
-        self._url = url
+        super().__init__(network, url, receives, sends, high_water_mark)
         self._identity = identity
         self._router: LoopbackRouter[Any, Any] | None = network.routers.get(url)
         network.dealers[url, identity] = self
-
-    @property
-    def dropped_frames(self) -> int:
-        """Frames that were no message."""
-        return self._inbox.dropped_frames
-
-    def receive(self, limit: int) -> list[Received[InT]]:
-        """Return up to `limit` messages, oldest first."""
-        return self._inbox.take(limit)
 
     def send(self, message: OutT, peer: bytes = b"") -> bool:
         """Send to the server (`peer` must be b""); False = it is away or the queue is full."""
@@ -142,10 +126,6 @@ class LoopbackDealer(Generic[InT, OutT]):
     def reconnect(self) -> None:
         """Turn to whoever serves now."""
         self._router = self._network.routers.get(self._url)
-
-    def deliver(self, frame: bytes) -> bool:
-        """Take a frame of the router; False = the queue is full."""
-        return self._inbox.put(b"", frame)
 
     def close(self) -> None:
         """Leave; sends to this identity fail from now on."""
