@@ -37,7 +37,6 @@ class DashboardScreen(Screen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [app_key(key) for key in (*APP_KEYS, *REPLAY_KEYS)]
     AUTO_FOCUS = "TableView"
-    TITLE_WORD: ClassVar[str] = ""
 
     def __init__(self, glyphs: Glyphs) -> None:
         """Draw charts with `glyphs`."""
