@@ -25,13 +25,13 @@ from core.policy.flows import Flows
 from core.policy.ledger import Ledger, StepCharges
 from core.policy.limits import Limits
 from core.policy.prices import PriceBook
+from core.policy.rests import Rests
 from core.policy.settings import PolicySettings
 from core.policy.spare_service import SpareService
 from core.request import Request
 from core.tenancy import NUM_CLASSES, TrafficClass
 
 RESIDENCY_STEPS = 8  # held memory is charged for so many steps at once
-KEPT_WINDOWS = 4  # what a flow may be behind at the most when it comes back
 
 
 class Shares:
@@ -49,29 +49,15 @@ class Shares:
         self._tuning = settings.tuning
         self._classes = FairQueue()
         self._tenants = FairTable(NUM_CLASSES)
+        self._rests = Rests(self._tenants)
         self._classes.resize([self.limits.of(c).weight for c in TrafficClass])
         self._set_windows()
-        self._rested: dict[int, tuple[int, int, int]] = {}  # by flow: what it was behind, V, levels
         self._each_tenant = np.ones(0, np.int64)
-        self._num_levels = np.zeros(
-            NUM_CLASSES, np.int64
-        )  # how often tenants of a class were level
         self._is_stale = False  # charged since V was worked out
         self._under_way: dict[int, Sequence[int]] = {}  # by replica: flows with a prompt left over
         self._spare = SpareService()
         self._held: dict[int, tuple[int, int]] = {}  # by replica: steps, and their charges
         self._step = StepCharges()
-
-    def _set_windows(self) -> None:
-        """Work out by how many units a tenant may be ahead within its class, and a class.
-
-        By tokens it is the same for both: how long they take is not known.
-        """
-        tokens = self._tuning.tenant_window_tokens
-        self.tenant_window = int(tokens * self.book.prices.prefill_token)
-        self.class_window = self._flows.adapter_window = self.tenant_window
-        if self.book.is_time:
-            self.class_window = self._tuning.class_window_ms * NS_PER_MS
 
     def configure(self, limits: Limits) -> None:
         """Let changed weights rule from now on."""
@@ -97,7 +83,7 @@ class Shares:
             self._catch_up()
         tenant, traffic_class = divmod(flow, NUM_CLASSES)
         self._tenants.wake(tenant, traffic_class, self._kept(flow))
-        self._rested.pop(flow, None)
+        self._rests.end(flow)
         if not self._flows.waiting_of_class(traffic_class):
             self._classes.wake(traffic_class)
 
@@ -114,12 +100,7 @@ class Shares:
         if not self._flows.num_running[request.flow]:
             if self._is_stale:
                 self._catch_up()
-            traffic_class = request.traffic_class
-            self._rested[request.flow] = (
-                self._lag_kept(request.flow),
-                self._tenants.virtual_time(traffic_class),
-                int(self._num_levels[traffic_class]),
-            )
+            self._rests.begin(request.flow, self.tenant_window)
 
     def shortened(self, request: Request) -> None:
         """Take in that it leaves the step and will compute some of its tokens again."""
@@ -153,7 +134,7 @@ class Shares:
             factor = self.book.prices.prefill_token / before.prefill_token
             self._classes.rescale(factor)
             self._tenants.rescale(factor)
-            self._rested.clear()
+            self._rests.forget()
 
     def charge_decodes(self, replica: int, decodes: DecodeBatch) -> None:
         """Charge each decode in the step to its flow."""
@@ -282,26 +263,21 @@ class Shares:
         assert int(self.charged.sum()) + self.system_charged == self.total_charged
         self.ledger.check_integrity(int(self._flows.num_running.sum()))
 
-    def _kept(self, flow: int) -> int:
-        """Return what a flow that wakes is behind: while it decoded others were served what it was
-        due, and while its client sent the next request.
+    def _set_windows(self) -> None:
+        """Work out by how many units a tenant may be ahead within its class, and a class.
 
-        It makes up for that; a client with one request at a time would never get its share
-        otherwise. A rest in which others were served more than a window is none of that: what it is
-        behind has not grown since.
+        By tokens it is the same for both: how long they take is not known.
         """
-        if self._flows.num_running[flow]:
-            return self._lag_kept(flow)
-        behind, then, num_levels = self._rested.get(flow, (0, 0, -1))
-        if num_levels != self._num_levels[flow % NUM_CLASSES]:
-            return 0
-        missed = self._tenants.virtual_time(flow % NUM_CLASSES) - then
-        return self._lag_kept(flow) if missed <= self.tenant_window * PRECISION else behind
+        tokens = self._tuning.tenant_window_tokens
+        self.tenant_window = int(tokens * self.book.prices.prefill_token)
+        self.class_window = self._flows.adapter_window = self.tenant_window
+        if self.book.is_time:
+            self.class_window = self._tuning.class_window_ms * NS_PER_MS
 
-    def _lag_kept(self, flow: int) -> int:
-        """Return what a flow is behind now, up to the most that it may keep."""
-        behind = -self._tenants.lag(*divmod(flow, NUM_CLASSES))
-        return max(0, min(behind, KEPT_WINDOWS * self.tenant_window * PRECISION))
+    def _kept(self, flow: int) -> int:
+        """Return what a flow may be behind if it woke now, in virtual service."""
+        runs = bool(self._flows.num_running[flow])
+        return self._rests.kept(flow, self.tenant_window, runs=runs)
 
     def _catch_up(self) -> None:
         """Let V follow what was served since the last step that had a choice."""
@@ -310,7 +286,7 @@ class Shares:
         some_want = _any_tenant(wanting)
         self._tenants.advance(wanting)
         self._tenants.level(running & ~some_want)
-        self._num_levels += ~some_want
+        self._rests.were_level(~some_want)
         classes = some_want if some_want.any() else _any_tenant(running)
         self._classes.advance(np.flatnonzero(classes).tolist())
         self._is_stale = False
