@@ -22,8 +22,10 @@ from typing import Any
 
 from scripts.bench import _report as report
 from scripts.bench._command import parser_of, run_command
+from scripts.bench._policy_asked import Asked
+from scripts.bench._policy_capacity import STRICT_POLICIES
 from scripts.bench._policy_runs import Runs, Traces
-from scripts.bench._policy_studies import STRICT_POLICIES, STUDIES, Asked
+from scripts.bench._policy_studies import STUDIES
 from scripts.bench._report import Bar
 
 QUICK_FACTOR = 5

@@ -27,9 +27,10 @@ from core.simulation.policies import prepare
 from core.simulation.run import Simulation
 from scripts.bench import _report as report
 from scripts.bench._command import parser_of, run_command
+from scripts.bench._policy_asked import GUESS_QPS, SIGMA
+from scripts.bench._policy_capacity import OVERLOAD
 from scripts.bench._policy_loads import LOADS, Point
 from scripts.bench._policy_runs import Traces, settings_of
-from scripts.bench._policy_studies import GUESS_QPS, OVERLOAD, SIGMA
 
 TOLERANCE = 0.3
 TOLERANCE_S = 0.1

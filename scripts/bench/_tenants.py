@@ -27,26 +27,29 @@ from pathlib import Path
 from typing import Any
 
 from core.config_file import load_config
-from core.tenancy import TrafficClass
 from scripts.bench import _report as report
-from scripts.bench._client import Client, Prompts, Timeline
+from scripts.bench._client import Client, Prompts
 from scripts.bench._command import parser_of, run_command
 from scripts.bench._engine import Engine, running_engine
+from scripts.bench._tenant_figures import (
+    CONFIG,
+    Figures,
+    answer_figures,
+    comparisons,
+    error_examples,
+    sent_after,
+    throughput,
+)
 from scripts.bench._tenant_loads import Operator, Pages, Progress, Sizes, Tenant, tokens_of
 
-CONFIG = report.ROOT / "configs" / "demo-tenants.toml"
-INTERACTIVE = load_config(CONFIG).classes.of(TrafficClass.INTERACTIVE)
 VOCABULARY = (1000, 40000)
 CHAT, CANARY = Sizes(48, 12), Sizes(16, 1)
 CHAT_EVERY_S, CANARY_EVERY_S = 0.3, 1.0
 BATCH, BATCH_STREAMS = Sizes(512, 128), 64
 NOISE, NOISE_STREAMS = Sizes(512, 64), 16
 LONG = Sizes(2048, 8)
-LATE_GAPS = 0.01  # a request with a larger share of late gaps has missed its promise
 SET_ATTEMPTS = 10
 PHASES = ("solo", "alone", "idle", "beside", "crowd", "equal", "weighted")
-
-Figures = dict[str, Any]
 
 BARS: Mapping[str, Sequence[report.Bar]] = {
     "idle": (report.Bar("idle.of_solo", ">=", 0.95),),
@@ -111,36 +114,6 @@ class Rig:
         raise RuntimeError(f"set {path} {value}: {status} {answer}")
 
 
-def answer_figures(timelines: Sequence[Timeline]) -> Figures:
-    """Return the latencies of requests, and which of them missed the interactive promise."""
-    answered = [each for each in timelines if each.chunk_s]
-    missed = sum(1 for each in timelines if has_missed(each))
-    errors = [each for each in timelines if each.error]
-    return {
-        "requests": len(timelines),
-        "ttft_ms": report.spread_ms([each.ttft_s for each in answered]),
-        "gap_ms": report.spread_ms([gap for each in answered for gap in each.itl_s()]),
-        "missed_percent": round(100 * missed / max(1, len(timelines)), 3),
-        "rejected": sum(1 for each in errors if each.status in (429, 503, 504, 408)),
-        "errors": len(errors),
-        "error_examples": error_examples(timelines),
-    }
-
-
-def error_examples(timelines: Sequence[Timeline]) -> list[str]:
-    """Return a few different errors."""
-    return sorted({each.error for each in timelines if each.error})[:3]
-
-
-def has_missed(timeline: Timeline) -> bool:
-    """Tell whether a request failed, or its first token or more than a few gaps came late."""
-    if timeline.error or not timeline.chunk_s:
-        return True
-    gaps = timeline.itl_s()
-    late = sum(1 for gap in gaps if gap * 1e3 > INTERACTIVE.itl_ms)
-    return timeline.ttft_s * 1e3 > INTERACTIVE.ttft_ms or late > LATE_GAPS * len(gaps)
-
-
 async def alone(rig: Rig) -> Figures:
     """Measure the interactive tenant and the canary without anybody else."""
     figures: Figures = {}
@@ -160,16 +133,6 @@ async def batch_alone(rig: Rig) -> Figures:
     before, after = await rig.between(since, until)
     await flood
     return throughput(before, after, 0)
-
-
-def throughput(before: Progress, after: Progress, others: int) -> Figures:
-    """Return tokens per second computed for all but the `others`' tokens."""
-    seconds = after.at_s - before.at_s
-    steps = max(1, after.steps - before.steps)
-    return {
-        "tok_s": round((after.computed_tokens - before.computed_tokens - others) / seconds, 2),
-        "step_ms": round(1e3 * (after.step_s - before.step_s) / steps, 2),
-    }
 
 
 async def beside(rig: Rig) -> Figures:
@@ -209,11 +172,6 @@ async def crowd(rig: Rig) -> Figures:
     refused = rig.pages.read().rejections.get("chat", 0) - before.rejections.get("chat", 0)
     figures["chat"]["rejected"] = max(refused, figures["chat"]["rejected"])
     return figures
-
-
-def sent_after(timelines: Sequence[Timeline], since: float) -> list[Timeline]:
-    """Return the requests that were due once the load was there."""
-    return [each for each in timelines if each.intended_s >= since]
 
 
 async def compete(rig: Rig, first: int, second: int) -> Figures:
@@ -302,45 +260,6 @@ async def measure(args: argparse.Namespace) -> Figures:
             print(f"tenants: {json.dumps(figures[phase])}", file=sys.stderr)
             await rig.pages.wait_quiet()
     return figures | comparisons(figures)
-
-
-def comparisons(figures: Figures) -> Figures:
-    """Return the phases whose figures only mean something beside those of another phase."""
-    compared: Figures = {}
-    for phase in ("idle", "beside"):
-        if phase in figures and "solo" in figures:
-            of_solo = figures[phase]["tok_s"] / figures["solo"]["tok_s"]
-            compared[phase] = figures[phase] | {"of_solo": round(of_solo, 4)}
-    if "crowd" in figures and "alone" in figures:
-        chat, canary = figures["crowd"]["chat"], figures["crowd"]["canary"]
-        own = {name: alone["ttft_ms"] for name, alone in figures["alone"].items()}
-        chat_allowed = _sum(own["chat"].get("p99"), INTERACTIVE.itl_ms, own["chat"].get("p50"))
-        step_ms = chat["gap_ms"].get("p99")
-        canary_allowed = _sum(step_ms, step_ms, own["canary"].get("p50"))
-        compared["crowd"] = figures["crowd"] | {
-            "chat": chat | _over(chat, chat_allowed),
-            "canary": canary | _over(canary, canary_allowed),
-        }
-    return compared
-
-
-def _sum(*values: float | None) -> float | None:
-    """Return the sum; None if any of it was not measured."""
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
-
-
-def _over(answers: Figures, allowed_ms: float | None) -> Figures:
-    """Return by how much the slowest answers exceed what is allowed; nothing if that is unknown,
-    so that the bar fails.
-    """
-    p99 = answers["ttft_ms"].get("p99")
-    if allowed_ms is None or p99 is None:
-        return {}
-    return {
-        "ttft_allowed_ms": round(allowed_ms, 3),
-        "ttft_over_allowed_ms": round(p99 - allowed_ms, 3),
-    }
 
 
 async def run(args: argparse.Namespace) -> dict[str, Any]:

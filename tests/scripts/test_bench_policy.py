@@ -14,6 +14,8 @@ from core.simulation.workload import resampled
 from core.tenancy import TrafficClass
 from scripts.bench._capacity import capacity
 from scripts.bench._policy import bars_of
+from scripts.bench._policy_capacity import OUR_WAYS, quartile_ratio, wilson_upper
+from scripts.bench._policy_company import idle_budget_used
 from scripts.bench._policy_loads import (
     LAST,
     LOADS,
@@ -26,13 +28,7 @@ from scripts.bench._policy_loads import (
     tiers,
 )
 from scripts.bench._policy_runs import Runs, classes_of, decisions_digest, simulate
-from scripts.bench._policy_studies import (
-    OUR_WAYS,
-    STUDIES,
-    idle_budget_used,
-    quartile_ratio,
-    wilson_upper,
-)
+from scripts.bench._policy_studies import STUDIES
 
 SMALL = NUM_REQUESTS // 40  # a scale at which 40 requests are left
 

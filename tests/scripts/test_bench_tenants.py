@@ -6,16 +6,9 @@ import pytest
 
 from scripts.bench import _report as report
 from scripts.bench._client import Timeline
+from scripts.bench._tenant_figures import INTERACTIVE, answer_figures, comparisons, has_missed
 from scripts.bench._tenant_loads import tokens_of
-from scripts.bench._tenants import (
-    BARS,
-    INTERACTIVE,
-    PHASES,
-    answer_figures,
-    comparisons,
-    has_missed,
-    phases,
-)
+from scripts.bench._tenants import BARS, PHASES, phases
 
 TTFT_S = INTERACTIVE.ttft_ms / 1000
 GAP_S = INTERACTIVE.itl_ms / 1000
