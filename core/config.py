@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from core.config_checks import in_range, is_name, one_of, sha256_faults
 from core.errors import ConfigError
 from core.tenancy import ClassesConfig, Room, Tenancy, TenantConfig
+from core.tracing_config import TracingConfig
 
 MAX_REPLICAS = 8
 MAX_RANKS = 8
@@ -372,6 +373,7 @@ class HeadraceConfig:
     http: HttpConfig = field(default_factory=HttpConfig)
     admin: AdminConfig = field(default_factory=AdminConfig)
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
+    tracing: TracingConfig = field(default_factory=TracingConfig)
     classes: ClassesConfig = field(default_factory=ClassesConfig)
     tenants: tuple[TenantConfig, ...] = ()
     """Empty = one tenant `default`, no keys; allowed on loopback addresses only."""
@@ -388,6 +390,7 @@ class HeadraceConfig:
             self.http,
             self.admin,
             self.supervision,
+            self.tracing,
         ):
             yield from part.faults()
         tenancy = Tenancy(classes=self.classes, tenants=self.tenants)

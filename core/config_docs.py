@@ -1,5 +1,5 @@
 """What each configuration key means: the docstring under its field, read from the source of
-`core.config` and `core.tenancy`.
+the modules that the configuration is made of.
 
 Owns: the way from a key path to its text. The file is parsed, not imported again, so the text next
 to a field is the only place where a key is described; help, `config show` and the documentation
@@ -15,6 +15,7 @@ from typing import get_type_hints
 
 import core.config
 import core.tenancy
+import core.tracing_config
 from core.config import HeadraceConfig
 from core.config_file import table_type
 
@@ -44,8 +45,8 @@ def key_descriptions() -> Mapping[str, str]:
 
 
 def _field_docstrings() -> dict[str, dict[str, str]]:
-    """Return, per class of both modules, the string that follows each annotated field."""
-    sources = map(inspect.getsource, (core.config, core.tenancy))
+    """Return, per class of these modules, the string that follows each annotated field."""
+    sources = map(inspect.getsource, (core.config, core.tenancy, core.tracing_config))
     nodes = [node for source in sources for node in ast.parse(source).body]
     return {node.name: _class_docstrings(node) for node in nodes if isinstance(node, ast.ClassDef)}
 

@@ -290,6 +290,7 @@ HTTP_PAGE = np.dtype(
         ("slow_readers_cut", np.uint64),
         ("rejections", np.uint64, (MAX_REJECTION_REASONS,)),
         ("streamed_tokens", np.uint64),
+        ("lost_spans", np.uint64),  # of traces, that were not sent
         *CLIENT_TIMES,
         ("choices", histogram(CHOICE_BUCKETS)),  # asked for in a request, `n`
         ("dropped_frames", np.uint64),

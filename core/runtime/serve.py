@@ -13,10 +13,12 @@ import secrets
 import sys
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from core.config import HeadraceConfig
 from core.config_file import load_config
+from core.errors import ConfigError
 from core.executor.threads import available_cores, resolve_threads
 from core.model_card import ModelCard
 from core.models.model_config import read_model_config
@@ -42,6 +44,7 @@ one ends at once."""
 
 LOG_FORMAT = "%(asctime)s %(levelname)s supervisor %(message)s"
 DIGEST_SECRET_BYTES = 16
+TRACES_PACKAGE = "opentelemetry"
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, terminal: Terminal) -> int:
     """Run one engine from start to end and return its exit code."""
     config = load_config(args.config, args.overrides)
+    check_extras(config)
     logging.basicConfig(stream=sys.stderr, level=config.supervision.log_level, format=LOG_FORMAT)
     tenancy = starting_tenancy(config, state_directory(os.environ) / config.name)
     facts = find_model(config.engine.model, terminal)
@@ -80,6 +84,17 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
         logging.getLogger().removeHandler(tail)
         tail.close()
         stage.close()
+
+
+def check_extras(config: HeadraceConfig) -> None:
+    """Raise ConfigError if what the configuration asks for needs an extra that is not there; an
+    http process would find that out only when the model has been loaded.
+    """
+    if config.tracing.endpoint and find_spec(TRACES_PACKAGE) is None:
+        raise ConfigError(
+            f"tracing.endpoint is set and {TRACES_PACKAGE} is not installed: install the extra"
+            " `otel` (pip install 'headrace[otel]')"
+        )
 
 
 def supervise(

@@ -16,11 +16,13 @@ import zmq
 
 from core.config import HeadraceConfig
 from core.config_file import config_from_json
+from core.errors import ConfigError
 from core.messages.http import ToHttp
 from core.messages.tokenizer import ToTokenizer
 from core.model_card import card_from_json
 from core.monotonic_clock import MonotonicClock
 from core.peers import BoardPeers
+from core.supervision.actions import EXIT_UNUSABLE
 from frontends.board_source import BoardSource
 from frontends.fd_limit import raise_fd_limit
 from frontends.http.lifecycle import Lifecycle
@@ -47,13 +49,17 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return EXIT_SETUP
     raise_fd_limit(config.http.max_connections)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run(child, config))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run(child, config))
+    except ConfigError as error:
+        child.tell_fault(error)
+        return EXIT_UNUSABLE
     return 0
 
 
 async def run(child: Child, config: HeadraceConfig) -> None:
-    """Serve until the supervisor asks to stop."""
+    """Serve until the supervisor asks to stop; raises ConfigError."""
     lifecycle = Lifecycle()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lifecycle.drain)
     context: Context = zmq.Context()

@@ -53,6 +53,7 @@ class HttpServer:
         board: BoardWriter,
         stamp: Stamp,
         lifecycle: Lifecycle,
+        on_end: Callable[[], None],
         clock: Clock,
         wall_clock_s: Callable[[], float],
     ) -> None:
@@ -65,6 +66,7 @@ class HttpServer:
         self._board = board
         self._stamp = stamp
         self._lifecycle = lifecycle
+        self._on_end = on_end
         self._clock = clock
         self._wall_clock_s = wall_clock_s
         self._state = ServerState()
@@ -131,6 +133,7 @@ class HttpServer:
         if self._state.tasks:
             await asyncio.wait(self._state.tasks, timeout=CLOSE_TIMEOUT_S)
         await self._client.stop()
+        await asyncio.to_thread(self._on_end)
 
     def _tick(self) -> None:
         """What is due at every heartbeat."""

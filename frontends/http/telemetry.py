@@ -5,6 +5,8 @@ and by tenant; over all of either they are the same. Never knows: who reads the 
 plain integers, because it happens for every token; `fill` copies them.
 """
 
+import threading
+
 import numpy as np
 import numpy.typing as npt
 
@@ -25,6 +27,7 @@ from ipc.pages import (
 NUM_STATUS_CLASSES = 6
 COUNTERS = (
     "requests", "responses", "rejections", "disconnects", "slow_readers_cut", "streamed_tokens",
+    "lost_spans",
 )  # fmt: skip
 
 
@@ -64,6 +67,8 @@ class Telemetry:
         self.disconnects = 0
         self.slow_readers_cut = 0
         self.streamed_tokens = 0
+        self.lost_spans = 0
+        self._losing = threading.Lock()
         self.choices = Histogram(CHOICE_BUCKETS)
         self.by_class = ClientTimes(NUM_CLASSES)
         self.by_tenant = ClientTimes(MAX_PAGE_TENANTS)
@@ -84,6 +89,11 @@ class Telemetry:
         """Count one refusal, whether it became a status or an event in a stream."""
         self.rejections[reason] += 1
         self._tenant_rejections[self.tenants.row(tenant), reason] += np.uint64(1)
+
+    def lose_spans(self, num_spans: int) -> None:
+        """Count spans of traces that nobody will see; from any thread."""
+        with self._losing:
+            self.lost_spans += num_spans
 
     def resume(self, page: npt.NDArray[np.void]) -> None:
         """Go on from a predecessor's page, so that no counter ever falls."""
@@ -119,17 +129,23 @@ class Telemetry:
 class StreamTimer:
     """The times of one operation: first output, gaps between outputs of a choice, and the end.
 
-    `traffic_class` is the one that serves it, once that is known.
+    `traffic_class` is the one that serves it, once that is known; `first_ns` and `ended_ns` are 0
+    until then.
     """
 
-    __slots__ = ("_accepted_ns", "_last_ns", "_telemetry", "_tenant_row", "traffic_class")
+    __slots__ = (
+        "_last_ns", "_telemetry", "_tenant_row", "accepted_ns", "ended_ns", "first_ns",
+        "traffic_class",
+    )  # fmt: skip
 
     def __init__(
         self, telemetry: Telemetry, accepted_ns: int, tenant: str, traffic_class: TrafficClass
     ) -> None:
         self.traffic_class = traffic_class
         self._telemetry = telemetry
-        self._accepted_ns = accepted_ns
+        self.accepted_ns = accepted_ns
+        self.first_ns = 0
+        self.ended_ns = 0
         self._tenant_row = telemetry.tenants.row(tenant)
         self._last_ns: dict[int, int] = {}
 
@@ -141,7 +157,8 @@ class StreamTimer:
             telemetry.by_class.itl.observe_ns(now_ns - last_ns, self.traffic_class)
             telemetry.by_tenant.itl.observe_ns(now_ns - last_ns, self._tenant_row)
         elif not self._last_ns:
-            ttft_ns = now_ns - self._accepted_ns
+            self.first_ns = now_ns
+            ttft_ns = now_ns - self.accepted_ns
             telemetry.by_class.ttft.observe_ns(ttft_ns, self.traffic_class)
             telemetry.by_tenant.ttft.observe_ns(ttft_ns, self._tenant_row)
         self._last_ns[chunk.choice] = now_ns
@@ -150,6 +167,7 @@ class StreamTimer:
 
     def end(self, now_ns: int) -> None:
         """Note that the client has everything."""
-        e2e_ns = now_ns - self._accepted_ns
+        self.ended_ns = now_ns
+        e2e_ns = now_ns - self.accepted_ns
         self._telemetry.by_class.e2e.observe_ns(e2e_ns, self.traffic_class)
         self._telemetry.by_tenant.e2e.observe_ns(e2e_ns, self._tenant_row)

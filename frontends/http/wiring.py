@@ -33,6 +33,7 @@ from frontends.openai.models import Models
 from frontends.openai.parameters import ServedModel
 from frontends.openai.tokenize import TokenizeEndpoints
 from frontends.tokenizer_link import EnginePort
+from frontends.tracing.tracer import Tracer, open_tracer
 from ipc.board import BoardWriter
 from ipc.directory import DirectorySnapshot
 
@@ -55,7 +56,7 @@ class Outside:
 
 
 def build(outside: Outside, lifecycle: Lifecycle) -> HttpServer:
-    """Return the server; inside a running event loop."""
+    """Return the server, inside a running event loop; raises ConfigError."""
     config = outside.config
     telemetry = Telemetry()
     telemetry.resume(outside.board.predecessor)
@@ -66,9 +67,9 @@ def build(outside: Outside, lifecycle: Lifecycle) -> HttpServer:
         max_operations=config.http.max_connections,
         request_timeout_ns=config.scheduler.request_timeout_ms * NS_PER_MS,
     )
-    limits = ConnectionLimits.of(config.http)
+    limits, tracer = ConnectionLimits.of(config.http), _tracer(outside, telemetry)
     return HttpServer(
-        _application(outside, client, telemetry, lifecycle, limits),
+        _application(outside, client, telemetry, tracer, lifecycle, limits),
         outside.listener,
         client,
         limits=limits,
@@ -80,6 +81,7 @@ def build(outside: Outside, lifecycle: Lifecycle) -> HttpServer:
         board=outside.board,
         stamp=outside.stamp,
         lifecycle=lifecycle,
+        on_end=tracer.close,
         clock=outside.clock,
         wall_clock_s=outside.wall_clock_s,
     )
@@ -89,6 +91,7 @@ def _application(
     outside: Outside,
     client: EngineClient,
     telemetry: Telemetry,
+    tracer: Tracer,
     lifecycle: Lifecycle,
     limits: ConnectionLimits,
 ) -> Application:
@@ -99,6 +102,7 @@ def _application(
         _doorstep(outside),
         outside.clock,
         outside.wall_clock_s,
+        tracer,
         verdict_hold_s=http.verdict_hold_ms / MS_PER_S,
     )
     warner = FieldWarner()
@@ -127,6 +131,16 @@ def _doorstep(outside: Outside) -> Doorstep:
         has_tenant_limits=scheduler.policy == "headrace",
     )
     return Doorstep(limits, outside.read_directory, outside.read_boards, outside.clock)
+
+
+def _tracer(outside: Outside, telemetry: Telemetry) -> Tracer:
+    facts = {
+        "service.name": "headrace",
+        "service.version": installed_version(),
+        "service.instance.id": outside.config.name,
+    }
+    model = outside.card.name
+    return open_tracer(outside.config.tracing, facts, model, telemetry.lose_spans)
 
 
 def _meta(outside: Outside, lifecycle: Lifecycle) -> Meta:

@@ -132,6 +132,14 @@ HTTP = (
         ),
         "streamed_tokens",
     ),
+    Shown(
+        counter(
+            "headrace_http_lost_spans_total",
+            "Spans of traces that did not fit into the queue or that no collector took.",
+            "process",
+        ),
+        "lost_spans",
+    ),
 )
 HTTP_RESPONSES = counter(
     "headrace_http_responses_total", "HTTP answers by status class.", "process", "status_class"

@@ -45,11 +45,13 @@ class Usage:
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
+    finish_reasons: list[str] = field(default_factory=list)  # in the order of the ends
 
     def add(self, chunk: Chunk) -> None:
         """Count a choice by its last chunk; the counts of earlier ones are not final."""
         if not chunk.finish_reason:
             return
+        self.finish_reasons.append(chunk.finish_reason)
         self.num_output_tokens += chunk.num_output_tokens
         if chunk.choice % self.num_choices_per_prompt == 0:
             self.num_prompt_tokens += chunk.num_prompt_tokens

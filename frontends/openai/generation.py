@@ -28,6 +28,8 @@ from frontends.http.sse import DONE, KEEP_ALIVE, event
 from frontends.http.telemetry import StreamTimer
 from frontends.openai.answers import Choice, Usage, choices_of
 from frontends.operation import Event, Operation
+from frontends.tracing.passage import Passage
+from frontends.tracing.tracer import Tracer
 
 COMMENT_S = 5.0
 STREAM_HEADERS: list[Header] = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
@@ -65,6 +67,7 @@ class Generator:
     doorstep: Doorstep
     clock: Clock
     wall_clock_s: Callable[[], float]
+    tracer: Tracer
     verdict_hold_s: float
     comment_s: float = COMMENT_S
 
@@ -78,30 +81,37 @@ class Generator:
         """Answer with the output of `message`; raises ApiError while a status can be sent."""
         exchange.tenant_headers = partial(self.doorstep.headers, message.tenant)
         exchange.telemetry.count_request(message.tenant)
-        self.doorstep.check(message)
-        exchange.telemetry.choices.observe(message.n)
         timer = StreamTimer(
             exchange.telemetry, exchange.accepted_ns, message.tenant, message.traffic_class
         )
-        with self.client.generate(message) as operation:
+        passage = Passage(message, timer, is_stream)
+        try:
+            self.doorstep.check(message)
+            exchange.telemetry.choices.observe(message.n)
+            await self._answer(exchange, passage, renderer)
+        except ApiError as error:
+            passage.error = error
+            raise
+        finally:
+            parent, state = exchange.header(b"traceparent"), exchange.header(b"tracestate")
+            self.tracer.passed(passage, self.clock.now_ns(), parent, state)
+
+    async def _answer(self, exchange: Exchange, passage: Passage, renderer: Renderer) -> None:
+        """Have the operation run and answer with what it brings; raises ApiError."""
+        with self.client.generate(passage.message) as operation:
             operation.on_overflow = exchange.cut_slow_reader
             exchange.connection.watch(operation.cancel)
-            if is_stream:
-                await Stream(self, exchange, operation, renderer, message, timer).run()
+            if passage.is_stream:
+                await Stream(self, exchange, operation, renderer, passage).run()
             else:
-                await self._whole(exchange, operation, renderer, message, timer)
+                await self._whole(exchange, operation, renderer, passage)
 
     async def _whole(
-        self,
-        exchange: Exchange,
-        operation: Operation,
-        renderer: Renderer,
-        message: Generate,
-        timer: StreamTimer,
+        self, exchange: Exchange, operation: Operation, renderer: Renderer, passage: Passage
     ) -> None:
         """Collect everything, then send one answer."""
-        choices = choices_of(message)
-        usage = Usage(message.n)
+        choices = choices_of(passage.message)
+        timer, usage = passage.timer, passage.usage
         headers: list[Header] = []
         num_open = len(choices)
         while num_open:
@@ -114,11 +124,13 @@ class Generator:
                     usage.add(got)
                     timer.output(got, self.clock.now_ns())
                     num_open -= bool(got.finish_reason)
-                elif isinstance(got, Started):
-                    headers = [queue_header(got)]
-                elif isinstance(got, Queued):
-                    exchange.traffic_class = timer.traffic_class = got.traffic_class
-                    renderer.queued(got)
+                elif isinstance(got, Queued | Started):
+                    passage.note(got, self.clock.now_ns())
+                    if isinstance(got, Started):
+                        headers = [queue_header(got)]
+                    else:
+                        exchange.traffic_class = got.traffic_class
+                        renderer.queued(got)
         await exchange.respond_json(renderer.body(choices, usage), headers=headers)
         timer.end(self.clock.now_ns())
 
@@ -138,16 +150,16 @@ class Stream:
         exchange: Exchange,
         operation: Operation,
         renderer: Renderer,
-        message: Generate,
-        timer: StreamTimer,
+        passage: Passage,
     ) -> None:
         self._generator = generator
         self._exchange = exchange
         self._operation = operation
         self._renderer = renderer
-        self._usage = Usage(message.n)
-        self._timer = timer
-        self._num_open = len(message.prompts) * message.n
+        self._passage = passage
+        self._usage = passage.usage
+        self._timer = passage.timer
+        self._num_open = passage.num_choices
         self._is_open = False
         self._has_output = False
         self._failure: ApiError | None = None
@@ -180,13 +192,14 @@ class Stream:
                 error = self._generator.error_of(got)
                 if error is not None:
                     raise error
+                self._note(got)
         return events
 
     async def _start(self, events: list[Event]) -> None:
         """Send the headers."""
         for got in events:
             if isinstance(got, Queued):
-                self._exchange.traffic_class = self._timer.traffic_class = got.traffic_class
+                self._exchange.traffic_class = got.traffic_class
         started = [queue_header(got) for got in events if isinstance(got, Started)]
         await self._exchange.start(200, EVENT_STREAM, [*STREAM_HEADERS, *started])
 
@@ -229,12 +242,17 @@ class Stream:
     def _bytes_of(self, got: Event) -> bytes:
         if self._failure is not None:
             return b""
-        self._failure = self._generator.error_of(got)
+        self._failure = self._passage.error = self._generator.error_of(got)
         if isinstance(got, Chunk):
             return self._opening() + self._output(got)
+        self._note(got)
         if isinstance(got, Queued):
             self._renderer.queued(got)
         return self._opening() if isinstance(got, Started) else b""
+
+    def _note(self, got: Event) -> None:
+        if isinstance(got, Queued | Started):
+            self._passage.note(got, self._generator.clock.now_ns())
 
     def _opening(self) -> bytes:
         if self._is_open:

@@ -24,6 +24,7 @@ from core.messages.http import ToHttp
 from core.messages.tokenizer import ToTokenizer
 from core.model_card import ModelCard
 from core.monotonic_clock import MonotonicClock
+from core.tracing_config import TracingConfig
 from frontends.boards import Boards
 from frontends.http.lifecycle import Lifecycle
 from frontends.http.wiring import Outside, build
@@ -164,6 +165,7 @@ def running(
     *,
     directory: DirectorySnapshot | None = None,
     stop_timeout_ms: int = SupervisionConfig().stop_timeout_ms,
+    tracing: TracingConfig | None = None,
     **http: Any,
 ) -> Iterator[HttpRig]:
     """Run a server whose `http` settings are these; it is drained and joined at the end."""
@@ -171,6 +173,7 @@ def running(
         HeadraceConfig(),
         http=replace(HttpConfig(port=0), **http),
         supervision=SupervisionConfig(heartbeat_ms=10, stop_timeout_ms=stop_timeout_ms),
+        tracing=tracing or TracingConfig(),
     )
     rig = HttpRig(config)
     if directory is not None:
