@@ -15,13 +15,13 @@ from collections.abc import Iterable, Sequence
 from core.clock import NS_PER_MS
 from core.errors import Rejection, RejectionReason
 from core.metering import Metering, PreemptionCause
-from core.policy.admission import no_replica
 from core.policy.base import Policy, Wait
 from core.policy.limits import Limits
 from core.policy.registry import make_policy
 from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
 from core.scheduler import events as ev
+from core.scheduler.admission import no_replica
 from core.scheduler.deadlines import DeadlineKind
 from core.scheduler.decisions import Decision, DecisionKind
 from core.scheduler.plan import OutputBatch, RecordArray, StepPlan, StepResult

@@ -1,9 +1,10 @@
 """Every live request, and every way it can change hands.
 
 Owns: the requests by id, the waiting queue, the replicas, the outputs, and the transitions between
-them, each as one method that keeps all of these consistent. Never knows: where a request may start
-(`routing`), what is written down of it (`records`), how a step is filled (`step_builder`), how a
-result is read (`step_results`), which event asks for what (`engine_core`).
+them, each as one method that keeps all of these consistent. Never knows: on which terms a new one
+waits (`terms`), where a request may start (`routing`), what is written down of it (`records`), how
+a step is filled (`step_builder`), how a result is read (`step_results`), which event asks for what
+(`engine_core`).
 
     accept → start → preempt → start → … → finish → release
     reject                                 (FINISHED)  (RELEASED, no plan in flight names the span)
@@ -11,21 +12,21 @@ result is read (`step_results`), which event asks for what (`engine_core`).
 
 from dataclasses import dataclass
 
-from core.clock import NS_PER_MS
 from core.errors import Rejection, RejectionReason
 from core.kv_cache.manager import BlockCopy, StartQuote
 from core.metering import Metering, PreemptionCause, PreemptionKind
-from core.policy.admission import AdmissionLimits, AdmissionState, kv_never_fits, refusal
 from core.policy.base import Policy, Relief
 from core.policy.limits import Limits
 from core.request import Request, RequestStatus
-from core.scheduler.deadlines import DeadlineHeap, DeadlineKind
+from core.scheduler.admission import kv_never_fits
+from core.scheduler.deadlines import DeadlineHeap
 from core.scheduler.outputs import NOBODY, Outputs
 from core.scheduler.plan import OutputKind
 from core.scheduler.records import Records
 from core.scheduler.replica import Fence, Replica, ReplicaState
 from core.scheduler.routing import Routing
 from core.scheduler.settings import EngineSettings
+from core.scheduler.terms import Terms
 from core.scheduler.waiting import WaitingQueue
 
 
@@ -64,17 +65,14 @@ class Scheduler:
         metering.know_tenants(settings.limits.tenants)
         self._cancelled: dict[Request, Cancellation] = {}
         self._num_arrivals = 0
-        self._limits = AdmissionLimits(
-            max_model_len=settings.max_model_len,
-            max_queued_requests=settings.max_queued_requests,
-            max_queued_tokens=settings.max_queued_tokens,
-        )
+        self._terms = Terms(settings, policy, self.routing, self.waiting, self.records)
 
     def configure(self, limits: Limits) -> None:
         """Let changed promises and caps rule from now on; requests keep what they were promised."""
         self.limits = limits
         self.metering.know_tenants(limits.tenants)
         self.routing.configure(limits)
+        self._terms.configure(limits)
         self.policy.configure(limits)
 
     def accept_or_reject(self, request: Request, now_ns: int) -> None:
@@ -84,13 +82,7 @@ class Scheduler:
         request.order = self._num_arrivals
         request.tenant_index = self.metering.tenant_index(request.tenant)
         self.metering.tenants.requests[request.tenant_index] += not request.was_queued
-        self._classify(request, now_ns)
-        rejection = refusal(request, self._limits, self._admission_state(request, now_ns))
-        if rejection is None and request.num_output_tokens == 0:
-            self.promise(request)
-            rejection = self.policy.refusal(request, now_ns)
-        elif rejection is None:
-            rejection = self.policy.never_fits(request)
+        rejection = self._terms.refusal(request, now_ns, draining=self.draining)
         if rejection is None:
             self._accept(request)
         else:
@@ -263,32 +255,6 @@ class Scheduler:
             assert request.num_pins or not request.status.is_finished, request.request_id
         assert set(self._cancelled) <= set(self.requests.values())
 
-    def _admission_state(self, request: Request, now_ns: int) -> AdmissionState:
-        return AdmissionState(
-            draining=self.draining,
-            has_replica=self.routing.has_replica(),
-            max_pool_blocks=self.routing.max_pool_blocks(),
-            needed_blocks=self.routing.needed_blocks(request),
-            num_waiting=self.waiting.num_waiting,
-            waiting_tokens=self.waiting.waiting_tokens,
-            retry_after_ms=self.waiting.retry_after_ms(request, now_ns),
-        )
-
-    def promise(self, request: Request) -> None:
-        """Give a new request what its class promises, unless it brought promises of its own."""
-        promised = self.limits.of(request.traffic_class)
-        if not request.ttft_deadline_ns and promised.ttft_ms:
-            request.ttft_deadline_ns = request.arrival_ns + promised.ttft_ms * NS_PER_MS
-        request.itl_cap_ns = request.itl_cap_ns or promised.itl_ms * NS_PER_MS
-
-    def _classify(self, request: Request, now_ns: int) -> None:
-        """Let the policy move a new request to a class that takes it."""
-        before = request.traffic_class
-        self.policy.classify(request)
-        if request.traffic_class is not before:
-            cap = self.limits.of(before).max_prompt_tokens
-            self.records.demoted(request, before, cap, now_ns)
-
     def _accept(self, request: Request) -> None:
         self.requests[request.request_id] = request
         num_full_blocks = request.prompt_len // self.settings.block_size
@@ -297,19 +263,8 @@ class Scheduler:
             request.move_to(RequestStatus.RUNNING)
             request.move_to(RequestStatus.PREEMPTED)
         self.waiting.add(request)
-        self._set_deadlines(request)
+        self._terms.set_deadlines(request, self.deadlines)
         self.outputs.add(request, OutputKind.QUEUED)
-
-    def _set_deadlines(self, request: Request) -> None:
-        settings = self.settings
-        class_ms = self.limits.of(request.traffic_class).queue_deadline_ms
-        start_ns = request.arrival_ns + (class_ms * NS_PER_MS or settings.queue_deadline_ns)
-        end_ns = request.arrival_ns + settings.request_timeout_ns
-        request.queue_deadline_ns = min(request.queue_deadline_ns or start_ns, start_ns)
-        request.end_deadline_ns = min(request.end_deadline_ns or end_ns, end_ns)
-        self.deadlines.add(request.end_deadline_ns, DeadlineKind.END, request)
-        if request.status is RequestStatus.WAITING:
-            self.deadlines.add(request.queue_deadline_ns, DeadlineKind.START, request)
 
     def _first_start(self, request: Request, num_cached_tokens: int, now_ns: int) -> None:
         request.first_start_ns = now_ns

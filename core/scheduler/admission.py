@@ -9,15 +9,7 @@ from dataclasses import dataclass
 
 from core.errors import RETRY_AFTER_MS, Rejection, RejectionReason
 from core.request import Request
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdmissionLimits:
-    """The limits, constant."""
-
-    max_model_len: int
-    max_queued_requests: int
-    max_queued_tokens: int
+from core.scheduler.settings import EngineSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +25,12 @@ class AdmissionState:
     retry_after_ms: int  # until the queue has room, from its drain rate
 
 
-def refusal(request: Request, limits: AdmissionLimits, state: AdmissionState) -> Rejection | None:
+def refusal(request: Request, settings: EngineSettings, state: AdmissionState) -> Rejection | None:
     """Return why `request` may not wait here, or None; a resumed one was admitted before."""
     resumed = request.num_output_tokens > 0
-    reasons = _impossible(request, limits, state)
+    reasons = _impossible(request, settings, state)
     if not resumed:
-        reasons = _either(reasons, _overload(request, limits, state))
+        reasons = _either(reasons, _overload(request, settings, state))
     return next(reasons, None)
 
 
@@ -60,16 +52,16 @@ def _either(first: Iterator[Rejection], second: Iterator[Rejection]) -> Iterator
 
 
 def _impossible(
-    request: Request, limits: AdmissionLimits, state: AdmissionState
+    request: Request, settings: EngineSettings, state: AdmissionState
 ) -> Iterator[Rejection]:
     num_tokens = request.max_length
-    if num_tokens > limits.max_model_len:
+    if num_tokens > settings.max_model_len:
         yield Rejection(
             RejectionReason.CONTEXT_LENGTH_EXCEEDED,
             0,
             "engine.max_model_len",
             num_tokens,
-            limits.max_model_len,
+            settings.max_model_len,
         )
     if not state.has_replica:
         yield no_replica()
@@ -78,25 +70,25 @@ def _impossible(
 
 
 def _overload(
-    request: Request, limits: AdmissionLimits, state: AdmissionState
+    request: Request, settings: EngineSettings, state: AdmissionState
 ) -> Iterator[Rejection]:
     if state.draining:
         yield Rejection(RejectionReason.DRAINING, RETRY_AFTER_MS)
-    if state.num_waiting >= limits.max_queued_requests:
+    if state.num_waiting >= settings.max_queued_requests:
         yield Rejection(
             RejectionReason.QUEUE_FULL_REQUESTS,
             state.retry_after_ms,
             "scheduler.max_queued_requests",
             state.num_waiting + 1,
-            limits.max_queued_requests,
+            settings.max_queued_requests,
         )
     num_tokens = request.max_length
     waiting_tokens = state.waiting_tokens + num_tokens
-    if waiting_tokens > limits.max_queued_tokens:
+    if waiting_tokens > settings.max_queued_tokens:
         yield Rejection(
             RejectionReason.QUEUE_FULL_TOKENS,
-            state.retry_after_ms if num_tokens <= limits.max_queued_tokens else 0,
+            state.retry_after_ms if num_tokens <= settings.max_queued_tokens else 0,
             "scheduler.max_queued_tokens",
             waiting_tokens,
-            limits.max_queued_tokens,
+            settings.max_queued_tokens,
         )

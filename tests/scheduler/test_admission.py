@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from core.errors import RejectionReason
-from core.policy.admission import AdmissionLimits, AdmissionState, refusal
-from tests.support.scheduling import make_request
+from core.scheduler.admission import AdmissionState, refusal
+from tests.support.scheduling import make_request, make_settings
 
-LIMITS = AdmissionLimits(max_model_len=100, max_queued_requests=3, max_queued_tokens=50)
+LIMITS = make_settings(max_model_len=100, max_queued_requests=3, max_queued_tokens=50)
 ROOMY = AdmissionState(
     draining=False,
     has_replica=True,
