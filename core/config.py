@@ -35,7 +35,7 @@ class EngineConfig:
     executor: str = "local"
     """`local` runs the model, `simulated` draws token ids from a hash at a modelled speed."""
     device: str = "cpu"
-    """`cpu`, `cuda` (a GPU for each replica), or `auto`: a GPU where one can do what is asked."""
+    """`cpu`, `cuda` (a GPU for each executor), or `auto`: a GPU where one can do what is asked."""
     dtype: str = "bfloat16"
     """Weights, activations and KV: `bfloat16` or `float32`."""
     quantization: str = "none"

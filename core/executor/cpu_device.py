@@ -14,16 +14,19 @@ from torch import Tensor
 
 from core.errors import StartError
 from core.executor.backend import Backend, CpuBackend
-from core.executor.device import DTYPES, block_bytes, one_line
+from core.executor.device import DTYPES, kv_demand, one_line
 from core.executor.kv_budget import KvDemand, free_memory_bytes
 from core.executor.kv_pool import SwapSpace, allocate_kv_pool
 from core.executor.model_runner import LOGITS_BYTES_MAX
 from core.executor.protocol import NO_READINGS, DeviceReadings, ExecutorSettings
 from core.executor.threads import available_cores, resolve_threads
+from core.kernels.choice import Choice
 from core.kernels.matrix import QUANTIZATIONS
 from core.kernels.selection import Kernels, select_kernels
 from core.models.decoder import Decoder
 from core.models.decoder_config import DecoderConfig
+from core.parallel.ranks import ALONE, Ranks
+from core.parallel.socket_ranks import SocketRanks
 from core.scheduler.plan import RecordArray
 
 OUT_OF_MEMORY = (
@@ -43,7 +46,8 @@ class CpuDevice:
             settings.threads, settings.replicas * settings.tensor_parallel
         )
         torch.set_num_threads(self.threads)
-        self._kernels = Kernels(None, DTYPES[settings.dtype])
+        self._dtype = DTYPES[settings.dtype]
+        self._kernels: Kernels | None = None
 
     @property
     def facts(self) -> tuple[object, ...]:
@@ -53,6 +57,25 @@ class CpuDevice:
     def readings(self, now_ns: int) -> DeviceReadings:
         """The machine's own tools tell more."""
         return NO_READINGS
+
+    @property
+    def shares_memory(self) -> bool:
+        """All ranks are processes of this machine."""
+        return True
+
+    def make_ranks(self) -> Ranks:
+        """Return processes that send each other their parts."""
+        settings = self._settings
+        if settings.tensor_parallel == 1:
+            return ALONE
+        assert settings.meeting_place is not None, "ranks need a place to meet"
+        return SocketRanks(
+            settings.meeting_place,
+            settings.rank,
+            settings.tensor_parallel,
+            join_s=settings.load_timeout_s,
+            exchange_s=settings.step_timeout_s,
+        )
 
     @contextmanager
     def loading(self) -> Iterator[None]:
@@ -77,7 +100,7 @@ class CpuDevice:
         settings = self._settings
         self._kernels = select_kernels(
             settings.cache_directory,
-            DTYPES[settings.dtype],
+            self._dtype,
             quantization=QUANTIZATIONS[settings.quantization],
             head_dim=config.head_dim,
             widths=(config.hidden_size, config.q_size, config.intermediate_size),
@@ -87,27 +110,24 @@ class CpuDevice:
     def demand(self, model: Decoder) -> KvDemand:
         """Return what one executor needs of the memory, its host blocks those of all ranks."""
         settings = self._settings
-        return KvDemand(
-            block_bytes=block_bytes(model, settings),
-            weights_bytes=model.weights.num_bytes,
-            workspace_bytes=workspace_bytes(
-                model.config,
-                settings.max_num_batched_tokens,
-                DTYPES[settings.dtype].itemsize,
-                settings.tensor_parallel,
-            ),
+        workspace = workspace_bytes(
+            model.config,
+            settings.max_num_batched_tokens,
+            self._dtype.itemsize,
+            settings.tensor_parallel,
+        )
+        return kv_demand(
+            model,
+            settings,
+            workspace,
             replicas=settings.replicas,
-            num_blocks=settings.num_kv_blocks,
-            min_blocks=-(-model.num_positions // settings.block_size),
-            memory_fraction=settings.kv_memory_fraction,
-            limit_bytes=settings.kv_memory_limit_bytes,
             host_bytes=settings.swap_memory_bytes,
         )
 
     def allocate(self, model: Decoder, num_blocks: int) -> list[Tensor]:
         """Return the KV pool, whose pages appear when they are first written."""
         shape = model.attention_shape.cache_shape(num_blocks)
-        return allocate_kv_pool(model.config.num_layers, shape, self._kernels.dtype)
+        return allocate_kv_pool(model.config.num_layers, shape, self._dtype)
 
     def make_swap_space(self, pool: Sequence[Tensor], num_blocks: int) -> SwapSpace:
         """Return memory like that of the pool."""
@@ -115,19 +135,23 @@ class CpuDevice:
 
     def make_backend(self, model: Decoder, pool: Sequence[Tensor], rows: RecordArray) -> CpuBackend:
         """Return the model over the pool."""
-        return CpuBackend(model, pool, self._kernels.choice())
+        return CpuBackend(model, pool, self._choice())
 
     def make_scratch_backend(self, backend: Backend) -> CpuBackend:
         """Return the model over blocks of its own, so that the pool's pages stay untouched."""
         model = backend.model
-        shape, dtype = model.attention_shape, self._kernels.dtype
+        shape, dtype = model.attention_shape, self._dtype
         of_a_block = prod(shape.cache_shape(1)) * dtype.itemsize * model.config.num_layers
         most = max(1, SCRATCH_BYTES_MAX // of_a_block)
         num_blocks = min(most, -(-SCRATCH_TOKENS // shape.block_size))
         scratch = allocate_kv_pool(model.config.num_layers, shape.cache_shape(num_blocks), dtype)
         for cache in scratch:
             cache.zero_()
-        return CpuBackend(model, scratch, self._kernels.choice())
+        return CpuBackend(model, scratch, self._choice())
+
+    def _choice(self) -> Choice:
+        assert self._kernels is not None, "a backend before its kernels"
+        return self._kernels.choice()
 
 
 def workspace_bytes(

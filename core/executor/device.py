@@ -18,6 +18,7 @@ from core.executor.protocol import DeviceReadings, ExecutorSettings
 from core.kernels.kernel_set import KernelSet
 from core.models.decoder import Decoder
 from core.models.decoder_config import DecoderConfig
+from core.parallel.ranks import Ranks
 from core.scheduler.plan import RecordArray
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -60,6 +61,15 @@ class Device(Protocol):
         """Return how it is, as far as it tells."""
         ...
 
+    @property
+    def shares_memory(self) -> bool:
+        """Whether the ranks of a replica take of the same memory, or each has its own."""
+        ...
+
+    def make_ranks(self) -> Ranks:
+        """Return the group that the executor belongs to, not joined yet."""
+        ...
+
     def loading(self) -> AbstractContextManager[None]:
         """Return what gives a lack of memory its name while a model is loaded: StartError."""
         ...
@@ -97,6 +107,30 @@ def block_bytes(model: Decoder, settings: ExecutorSettings) -> int:
     """Return the size of a KV block of all layers, bytes."""
     itemsize = DTYPES[settings.dtype].itemsize
     return model.attention_shape.block_elements * itemsize * model.config.num_layers
+
+
+def kv_demand(
+    model: Decoder,
+    settings: ExecutorSettings,
+    workspace_bytes: int,
+    *,
+    replicas: int = 1,
+    host_bytes: int = 0,
+) -> KvDemand:
+    """Return what an executor takes of memory that `replicas` share, swapped blocks included if
+    they lie there too.
+    """
+    return KvDemand(
+        block_bytes=block_bytes(model, settings),
+        weights_bytes=model.weights.num_bytes,
+        workspace_bytes=workspace_bytes,
+        replicas=replicas,
+        num_blocks=settings.num_kv_blocks,
+        min_blocks=-(-model.num_positions // settings.block_size),
+        memory_fraction=settings.kv_memory_fraction,
+        limit_bytes=settings.kv_memory_limit_bytes,
+        host_bytes=host_bytes,
+    )
 
 
 def one_line(error: Exception) -> str:

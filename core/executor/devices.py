@@ -38,16 +38,11 @@ def open_device(settings: ExecutorSettings) -> Device:
 
 def what_keeps_from_cuda(settings: ExecutorSettings) -> ConfigError | StartError | None:
     """Return why the executor cannot have its GPU; None: it can."""
-    index, asked = settings.device_index, f"cuda:{settings.device_index}"
+    asked = f"cuda:{settings.device_index}"
     if settings.quantization != "none":
         return ConfigError(
             f"engine.quantization = {settings.quantization!r} is for engine.device = cpu; {asked}"
             " takes none"
-        )
-    if settings.tensor_parallel > 1:
-        return ConfigError(
-            f"engine.tensor_parallel = {settings.tensor_parallel} is for engine.device = cpu; on"
-            " GPUs a replica has one: use engine.replicas"
         )
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not found:
@@ -56,10 +51,12 @@ def what_keeps_from_cuda(settings: ExecutorSettings) -> ConfigError | StartError
             f"{asked} is asked for (engine.device = {settings.device}), but torch"
             f" {torch.__version__} (CUDA {built}) finds no GPU on this machine"
         )
-    if index >= found:
+    # The last GPU of the replica: all its ranks must come to the same verdict.
+    last = settings.device_index - settings.rank + settings.tensor_parallel - 1
+    if last >= found:
         names = ", ".join(torch.cuda.get_device_name(each) for each in range(found))
         return StartError(
-            f"{asked} is asked for, one GPU for each of {settings.replicas} replica(s), but there"
-            f" are {found}: {names}"
+            f"cuda:{last} is asked for, one GPU for each of {settings.replicas} replica(s) of"
+            f" {settings.tensor_parallel} rank(s), but there are {found}: {names}"
         )
     return None

@@ -21,8 +21,8 @@ from core.clock import Clock
 from core.executor.backend import Backend
 from core.executor.device import Device, SwapCopies
 from core.executor.devices import open_device
+from core.executor.group import expect_alike, shared_budget, smallest_budget, sum_of_all
 from core.executor.input_batch import RowTable
-from core.executor.kv_budget import KvDemand, budget_kv
 from core.executor.model_runner import LaunchedStep, ModelRunner
 from core.executor.protocol import (
     NO_STATISTICS,
@@ -44,8 +44,7 @@ from core.models.decoder import Decoder
 from core.models.decoder_weights import load_weights
 from core.models.model_config import read_model_config
 from core.models.sharding import divide_decoder
-from core.parallel.ranks import ALONE, Ranks
-from core.parallel.socket_ranks import SocketRanks
+from core.parallel.ranks import Ranks
 from core.policy.calibration import MeasuredStep
 from core.policy.cost_model import CostBasis
 from core.scheduler.plan import PLAN_ROW, RecordArray, StepPlan, StepResult, empty_copies
@@ -87,17 +86,19 @@ class LocalExecutor:
 
     def load(self) -> ExecutorInfo:
         """Load the model, allocate the KV pool, run one warm-up step."""
-        settings, ranks = self._settings, ranks_of(self._settings)
+        settings = self._settings
         device = self._device = self._open_device(settings)
+        ranks = device.make_ranks()
         free_bytes = device.free_bytes()
         with torch.inference_mode(), device.loading():
             model, kernels = self._load_model(device, ranks)
             ranks.join()
+            expect_alike(device, ranks)
             own = device.demand(model)
-            demand, free_bytes = demand_of_all(own, free_bytes, ranks)
-            budget = budget_kv(free_bytes, demand)
+            budget_of_all = shared_budget if device.shares_memory else smallest_budget
+            budget = budget_of_all(own, free_bytes, ranks)
             caches = device.allocate(model, budget.num_blocks)
-            num_host_blocks = settings.swap_memory_bytes // demand.block_bytes
+            num_host_blocks = settings.swap_memory_bytes // sum_of_all(own.block_bytes, ranks)
             self._swap_space = device.make_swap_space(caches, num_host_blocks)
             backend = device.make_backend(model, caches, self._rows)
             self._runner = self._make_runner(backend)
@@ -216,35 +217,3 @@ class LocalExecutor:
         )
         self._statistics = self._statistics.after(num_tokens, result)
         return result
-
-
-def ranks_of(settings: ExecutorSettings) -> Ranks:
-    """Return the group that the executor belongs to, not joined yet."""
-    if settings.tensor_parallel == 1:
-        return ALONE
-    assert settings.meeting_place is not None, "ranks need a place to meet"
-    return SocketRanks(
-        settings.meeting_place,
-        settings.rank,
-        settings.tensor_parallel,
-        join_s=settings.load_timeout_s,
-        exchange_s=settings.step_timeout_s,
-    )
-
-
-def demand_of_all(own: KvDemand, free_bytes: int, ranks: Ranks) -> tuple[KvDemand, int]:
-    """Return what the whole replica needs, and the most that any of its ranks found free.
-
-    Whoever looked last may have looked when the others had their weights already.
-    """
-    numbers = torch.tensor([own.block_bytes, own.weights_bytes, own.workspace_bytes, free_bytes])
-    everybody = ranks.gather(numbers)
-    block_bytes, weights_bytes, workspace_bytes, _ = everybody.sum(0).tolist()
-    demand = replace(
-        own,
-        block_bytes=block_bytes,
-        weights_bytes=weights_bytes,
-        workspace_bytes=workspace_bytes,
-        ranks=ranks.size,
-    )
-    return demand, int(everybody[:, 3].max())

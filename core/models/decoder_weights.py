@@ -202,7 +202,8 @@ class _LayerReader:
         norm_add = None if norm is None else kernels.norm_add(norm, self._config.rms_norm_eps)
         if self._ranks.size > 1:
             partial = kernels.partial(weight)
-            return SummedResidual(partial, self._ranks, bias, norm_add)
+            placed = None if bias is None else kernels.place(bias)
+            return SummedResidual(partial, self._ranks, placed, norm_add)
         if norm_add is None:
             return kernels.residual(weight, bias)
         return NormedResidual(kernels.normed(weight, bias), norm_add)

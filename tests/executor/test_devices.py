@@ -58,25 +58,45 @@ def test_more_gpus_than_there_are_name_the_missing_one() -> None:
 
 
 @pytest.mark.usefixtures("two_gpus")
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [({"quantization": "int8"}, "engine.quantization"), ({"tensor_parallel": 2}, "engine.tensor")],
-    ids=["quantization", "tensor-parallel"],
-)
-def test_what_a_gpu_cannot_do_is_refused_or_left_to_the_cpu(
-    change: dict[str, object], said: str
-) -> None:
+def test_what_a_gpu_cannot_do_is_refused_or_left_to_the_cpu() -> None:
     """`cuda` says which key is wrong, `auto` takes the CPU."""
-    settings = replace(CUDA, **change)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=said):
+    settings = replace(CUDA, quantization="int8")
+    with pytest.raises(ConfigError, match=r"engine\.quantization"):
         open_device(settings)
     assert isinstance(open_device(replace(settings, device="auto")), CpuDevice)
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_rank_has_a_gpu_or_none_of_a_replica_has(rank: int) -> None:
+    """The replica whose last GPU is missing is refused, or left to the CPU, on every rank."""
+    settings = replace(CUDA, tensor_parallel=2, replicas=2, rank=rank, device_index=rank)
+    assert what_keeps_from_cuda(settings) is None
+    beyond = replace(settings, device_index=2 + rank)
+    with pytest.raises(StartError, match=r"cuda:3 .* 2 replica\(s\) of 2 rank\(s\).* there are 2"):
+        open_device(beyond)
+    three = replace(settings, tensor_parallel=3, device="auto")
+    assert isinstance(open_device(three), CpuDevice)
 
 
 def test_an_unknown_device_is_refused() -> None:
     """The error names the devices there are."""
     with pytest.raises(ConfigError, match="auto, cpu or cuda"):
         open_device(replace(CUDA, device="abacus"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")],
+    ids=["python", "torch"],
+)
+def test_a_lack_of_memory_names_the_machine(error: Exception) -> None:
+    """While a model is loaded onto a CPU; other complaints of torch are ours to mend."""
+    device = CpuDevice(replace(CUDA, device="cpu"))
+    with pytest.raises(StartError, match=r"too little memory for the model: .+"), device.loading():
+        raise error
+    with pytest.raises(RuntimeError, match="sizes"), device.loading():
+        raise RuntimeError("sizes do not match")
 
 
 def test_a_lack_of_memory_names_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

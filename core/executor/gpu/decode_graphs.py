@@ -138,6 +138,7 @@ class CudaCapture:
             compute()
         torch.cuda.current_stream().wait_stream(beside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # Other threads, NCCL's watchdog above all, may look at events meanwhile.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             output = compute()
         return CudaGraph(graph, output)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from core.errors import StartError
 from core.executor.backend import Backend
-from core.executor.device import DTYPES, block_bytes, one_line
+from core.executor.device import DTYPES, kv_demand, one_line
 from core.executor.gpu.backend import TritonBackend
 from core.executor.gpu.decode_graphs import CudaCapture, buckets
 from core.executor.gpu.swap_space import DeviceSwapSpace
@@ -29,9 +29,12 @@ from core.kernels.triton.kernel_set import TritonKernels
 from core.kernels.triton.work_units import NARROW_ROWS
 from core.models.decoder import Decoder
 from core.models.decoder_config import DecoderConfig
+from core.parallel.collective_ranks import CollectiveRanks
+from core.parallel.ranks import ALONE, Ranks
 from core.scheduler.plan import RecordArray
 
 HEADROOM_BYTES = 2**29  # the driver's part of graphs, and fragments
+COLLECTIVES_BYTES = 2**29  # what NCCL takes for its links, which torch does not count
 
 
 class GpuDevice:
@@ -80,6 +83,26 @@ class GpuDevice:
         """Return what NVML tells."""
         return NO_READINGS if self._telemetry is None else self._telemetry.readings(now_ns)
 
+    @property
+    def shares_memory(self) -> bool:
+        """Each rank has a GPU of its own."""
+        return False
+
+    def make_ranks(self) -> Ranks:
+        """Return processes whose GPUs send each other their parts."""
+        settings = self._settings
+        if settings.tensor_parallel == 1:
+            return ALONE
+        assert settings.meeting_place is not None, "ranks need a place to meet"
+        return CollectiveRanks(
+            settings.meeting_place,
+            settings.rank,
+            settings.tensor_parallel,
+            self._device,
+            join_s=settings.load_timeout_s,
+            exchange_s=settings.step_timeout_s,
+        )
+
     @contextmanager
     def loading(self) -> Iterator[None]:
         """Turn a lack of memory into one line that names the GPU."""
@@ -93,17 +116,7 @@ class GpuDevice:
 
     def demand(self, model: Decoder) -> KvDemand:
         """Return what this executor, alone on its GPU, takes of the memory."""
-        settings = self._settings
-        return KvDemand(
-            block_bytes=block_bytes(model, settings),
-            weights_bytes=model.weights.num_bytes,
-            workspace_bytes=self._workspace_bytes(model),
-            replicas=1,
-            num_blocks=settings.num_kv_blocks,
-            min_blocks=-(-model.num_positions // settings.block_size),
-            memory_fraction=settings.kv_memory_fraction,
-            limit_bytes=settings.kv_memory_limit_bytes,
-        )
+        return kv_demand(model, self._settings, self._workspace_bytes(model))
 
     def allocate(self, model: Decoder, num_blocks: int) -> list[Tensor]:
         """Return the KV pool."""
@@ -146,7 +159,9 @@ class GpuDevice:
         partials = each * len(model.attentions)  # one for each kind of window
         if not self.is_cuda:
             return partials
-        return 2 * self._measured_bytes(model) + partials + 3 * LOGITS_BYTES_MAX + HEADROOM_BYTES
+        links = COLLECTIVES_BYTES if settings.tensor_parallel > 1 else 0
+        fixed = 3 * LOGITS_BYTES_MAX + HEADROOM_BYTES + links
+        return 2 * self._measured_bytes(model) + partials + fixed
 
     def _measured_bytes(self, model: Decoder) -> int:
         """Return what the largest step takes at its peak besides what is there, bytes."""

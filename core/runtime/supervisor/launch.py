@@ -28,6 +28,7 @@ PASSED_ON = (
     "XDG_STATE_HOME",
 )  # fmt: skip
 FUSED_MULTIPLY_ADDS = {"TRITON_DEFAULT_FP_FUSION": "1"}  # as the kernels are compiled and proved
+LOOPBACK_ONLY = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}  # ranks are of one machine
 SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -123,5 +124,6 @@ def child_environment(
     if spec.kind is ChildKind.EXECUTOR:
         engine = config.engine
         number = spec.index * engine.tensor_parallel + spec.rank
-        return base | FUSED_MULTIPLY_ADDS | openmp_environment(engine.threads, number)
+        computing = FUSED_MULTIPLY_ADDS | openmp_environment(engine.threads, number)
+        return base | LOOPBACK_ONLY | computing
     return base | SINGLE_THREADED
