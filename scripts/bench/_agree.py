@@ -252,11 +252,9 @@ def differences_of_quantiles(places: Places, counts: dict[str, Counts]) -> Itera
 
 async def compare(engine: Engine, requests: int, seed: int, victim: str) -> dict[str, Any]:
     """Apply the load to a running engine and return all figures."""
-    admin_key, ports = engine.run_directory().read_admin_key(), engine.run_directory().read_ports()
-    admin_url = f"http://{ports.admin_host}:{ports.admin_port}"
     await told(engine, "ctl", "pause", "halted", "--yes", "--json")
     counts = {tenant.name: Counts() for tenant in TENANTS}
-    async with Client(engine.url, TENANTS[0].key) as http, Client(admin_url, admin_key) as admin:
+    async with Client(engine.url, TENANTS[0].key) as http, engine.admin() as admin:
         load = Load(engine, await http.model(), random.Random(seed), counts)
         watch = Watch(http)
         watching = asyncio.create_task(watch.run())

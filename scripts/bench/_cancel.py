@@ -23,9 +23,7 @@ from typing import Any
 import orjson
 
 from core.request import RequestStatus
-from ipc.board import BoardReader
 from ipc.pages import SCHEDULER_PAGE
-from ipc.segment import Segment
 from scripts.bench import _report as report
 from scripts.bench._client import Client, Prompts, Timeline
 from scripts.bench._command import parser_of, run_command
@@ -82,9 +80,8 @@ class Board:
     """The scheduler's page of one engine."""
 
     def __init__(self, engine: Engine) -> None:
-        """Map the page; raises OSError if the engine is not there."""
-        path = engine.run_directory().board("scheduler")
-        self._reader = BoardReader(Segment.open(path, readonly=True), SCHEDULER_PAGE)
+        """Map the page; raises IpcError if the engine is not there."""
+        self._reader = engine.page("scheduler", SCHEDULER_PAGE)
 
     def read(self) -> State:
         """Return what the page says now."""

@@ -17,14 +17,11 @@ import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from dashboard.control_client import ControlClient
 from dashboard.source.base import ControlError
-from ipc.board import BoardReader
 from ipc.pages import EXECUTOR_PAGE
-from ipc.segment import Segment
 from scripts.bench import _report as report
 from scripts.bench._dashboard_load import under_load, writers
 from scripts.bench._dashboard_terminal import Terminal, dashboard
@@ -120,8 +117,7 @@ class Page:
 
     def __init__(self, engine: Engine) -> None:
         """Map its page."""
-        path: Path = engine.run_directory().board("executor.0.0")
-        self._reader = BoardReader(Segment.open(path, readonly=True), EXECUTOR_PAGE)
+        self._reader = engine.page("executor.0.0", EXECUTOR_PAGE)
 
     def read(self) -> tuple[int, int]:
         """Return tokens so far, and the moment of which that is true, ns."""

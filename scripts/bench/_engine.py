@@ -17,9 +17,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from ipc.base_directory import default_base
+from ipc.board import BoardReader
 from ipc.errors import EngineNotFoundError, RunDirectoryError
 from ipc.run_directory import RunDirectory
+from ipc.segment import Segment
 from scripts.bench._client import Client
 from scripts.bench._processes import Process, family
 
@@ -63,6 +67,18 @@ class Engine:
     def run_directory(self) -> RunDirectory:
         """Return its run directory; raises EngineNotFoundError."""
         return RunDirectory.find(self.name)
+
+    def page(self, child_id: str, layout: np.dtype[np.void]) -> BoardReader:
+        """Return a reader of the page of a child; raises IpcError if the engine is not there."""
+        path = self.run_directory().board(child_id)
+        return BoardReader(Segment.open(path, readonly=True), layout)
+
+    def admin(self) -> Client:
+        """Return a client of its admin port, with its key."""
+        directory = self.run_directory()
+        ports = directory.read_ports()
+        url = f"http://{ports.admin_host}:{ports.admin_port}"
+        return Client(url, directory.read_admin_key())
 
     async def wait_ready(self, within_s: float = READY_S) -> None:
         """Return when it serves; raises RuntimeError with the end of its log otherwise."""

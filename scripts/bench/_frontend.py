@@ -21,9 +21,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from ipc.board import BoardReader
 from ipc.pages import TOKENIZER_PAGE
-from ipc.segment import Segment
 from scripts.bench import _report as report
 from scripts.bench._client import Client, Prompts
 from scripts.bench._command import parser_of, run_command
@@ -101,11 +99,7 @@ async def load_of(engine: Engine, args: argparse.Namespace) -> Load:
 
 def decoded_tokens(engine: Engine, num_tokenizers: int) -> int:
     """Return what all tokenizers have decoded since the start."""
-    directory = engine.run_directory()
-    pages = (
-        BoardReader(Segment.open(directory.board(f"tokenizer.{k}"), readonly=True), TOKENIZER_PAGE)
-        for k in range(num_tokenizers)
-    )
+    pages = (engine.page(f"tokenizer.{k}", TOKENIZER_PAGE) for k in range(num_tokenizers))
     return sum(int(page.read().page["decoded_tokens"]) for page in pages)
 
 

@@ -16,9 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ipc.board import BoardReader
 from ipc.pages import SCHEDULER_PAGE, SUPERVISOR_PAGE
-from ipc.segment import Segment
 from scripts.bench import _report as report
 from scripts.bench._client import Client, Timeline
 from scripts.bench._command import parser_of, run_command
@@ -50,11 +48,8 @@ class Pages:
     """What an engine shows of its processes and replicas."""
 
     def __init__(self, engine: Engine) -> None:
-        directory = engine.run_directory()
-        self._supervisor, self._scheduler = (
-            BoardReader(Segment.open(directory.board(child), readonly=True), page)
-            for child, page in (("supervisor", SUPERVISOR_PAGE), ("scheduler", SCHEDULER_PAGE))
-        )
+        self._supervisor = engine.page("supervisor", SUPERVISOR_PAGE)
+        self._scheduler = engine.page("scheduler", SCHEDULER_PAGE)
 
     def child(self, child_id: str) -> np.void:
         """Return the supervisor's row of a child."""

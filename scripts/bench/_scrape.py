@@ -119,10 +119,7 @@ async def growth_mb(port: Port, engine: Engine, scrapes: int) -> float:
 
 async def measure_all(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
     """Return all figures of a filled engine."""
-    ports = engine.run_directory().read_ports()
-    admin_url = f"http://{ports.admin_host}:{ports.admin_port}"
-    admin_key = engine.run_directory().read_admin_key()
-    async with Client(engine.url, key_of(0)) as http, Client(admin_url, admin_key) as admin:
+    async with Client(engine.url, key_of(0)) as http, engine.admin() as admin:
         both = [Port("http", http), Port("admin", admin)]
         _, body = await http.get("/metrics")
         scrape = Scrape.of(body.decode())

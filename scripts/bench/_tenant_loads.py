@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from ipc.board import BoardReader
 from ipc.pages import EXECUTOR_PAGE, SCHEDULER_PAGE
-from ipc.segment import Segment
 from scripts.bench import _report as report
 from scripts.bench._client import Client, Prompts, Timeline
 from scripts.bench._engine import Engine, wait_until
@@ -124,14 +122,9 @@ class Pages:
     """The pages of one engine's scheduler and executor."""
 
     def __init__(self, engine: Engine) -> None:
-        """Map them; raises OSError if the engine is not there."""
-        directory = engine.run_directory()
-        self._scheduler = BoardReader(
-            Segment.open(directory.board("scheduler"), readonly=True), SCHEDULER_PAGE
-        )
-        self._executor = BoardReader(
-            Segment.open(directory.board("executor.0.0"), readonly=True), EXECUTOR_PAGE
-        )
+        """Map them; raises IpcError if the engine is not there."""
+        self._scheduler = engine.page("scheduler", SCHEDULER_PAGE)
+        self._executor = engine.page("executor.0.0", EXECUTOR_PAGE)
 
     def read(self) -> Progress:
         """Return what they say now."""

@@ -230,10 +230,7 @@ async def rig_of(
     prompts = Prompts(*VOCABULARY, args.seed)
     settings = [*settings, *args.set]
     async with running_engine("tenants", settings, config) as engine, AsyncExitStack() as stack:
-        directory = engine.run_directory()
-        ports = directory.read_ports()
-        admin_url = f"http://{ports.admin_host}:{ports.admin_port}"
-        admin = await stack.enter_async_context(Client(admin_url, directory.read_admin_key()))
+        admin = await stack.enter_async_context(engine.admin())
         tenants = {}
         for name in names:
             key = f"sk-demo-{name}" if config else ""
