@@ -9,7 +9,7 @@ readers of another version are refused.
 
 import numpy as np
 
-PAGE_VERSION = 9
+PAGE_VERSION = 10
 MAX_PAGE_REPLICAS = 8
 MAX_PAGE_TOKENIZERS = 8
 MAX_PAGE_TENANTS = 256  # the rest is summed in the first row, named `_other`

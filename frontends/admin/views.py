@@ -175,7 +175,7 @@ def class_standing(name: str, row: np.void, service: int) -> Record:
         "class": name,
         "paused": bool(row["paused"]),
         "weight": float(row["weight"]),
-        "share_used": round(int(row["service"]) / service, 4),
+        "share_since_start": round(int(row["service"]) / service, 4),
         "waiting": int(row["num_waiting"]),
         "running": int(row["num_running"]),
         "kv_held": int(row["held_blocks"]),

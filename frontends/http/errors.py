@@ -208,17 +208,9 @@ ANSWERS: dict[RejectionReason, Answer] = {
     _R.TENANT_QUEUE_FULL_TOKENS: Answer(
         429, RATE_LIMIT, "The tenant's queue is full", "{measured:.0f} tokens of {threshold:.0f}"
     ),
-    _R.TENANT_CONCURRENCY: Answer(
-        429, RATE_LIMIT, "The tenant runs as many requests as it may",
-        "{measured:.0f} of {threshold:.0f}",
-    ),
     _R.TENANT_RATE: Answer(
         429, RATE_LIMIT, "The tenant's rate limit is used up",
         "{measured:.0f} tokens, {threshold:.0f} left",
-    ),
-    _R.TENANT_KV_QUOTA: Answer(
-        429, RATE_LIMIT, "The tenant's KV quota is used up",
-        "{measured:.0f} blocks of {threshold:.0f}",
     ),
     _R.TENANT_PAUSED: Answer(429, RATE_LIMIT, "The tenant or its class is paused by the operator"),
     _R.SHED_INFEASIBLE: Answer(

@@ -11,8 +11,8 @@ COMMAND = Command(
         ResultField(
             "classes",
             "list of records",
-            "per class: paused, weight, share used (of all since the start), waiting, running, KV "
-            "blocks held and reserved, reserved sequences and step tokens",
+            "per class: paused, weight, share of all service since the start, waiting, running, "
+            "KV blocks held and reserved, reserved sequences and step tokens",
         ),
         ResultField(
             "tenants",
