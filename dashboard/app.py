@@ -1,7 +1,7 @@
 """The dashboard's app: it reads a source a few times a second and shows what follows from it.
 
-Owns: the pace, freezing, which screen is shown, and the way of a command from the palette to its
-answer. Never knows: what screens draw, or where frames come from.
+Owns: the pace, freezing, and which screen is shown. Never knows: what screens draw, where frames
+come from, or how a command comes about (`dashboard.conversation`).
 """
 
 import asyncio
@@ -15,34 +15,29 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.notifications import SeverityLevel
 
-from dashboard.commands import Typed, TypingError, parse, question
+from dashboard.conversation import Conversation
 from dashboard.export import ExportError, write_csv, write_json
 from dashboard.format import ASCII, Glyphs, duration
 from dashboard.frame import Frame
 from dashboard.history import History, View
 from dashboard.journal import Journal
 from dashboard.keymap import SCREENS
-from dashboard.lines import Line, plain
+from dashboard.lines import Line
 from dashboard.messages import CommandWanted, ScreenWanted
 from dashboard.pictures.alerts import alerts
-from dashboard.pictures.answer import answer
 from dashboard.pictures.help import help_lines
 from dashboard.recording import RecordingError, RecordingWriter
-from dashboard.screens.argument_form import ArgumentForm
 from dashboard.screens.base import DashboardScreen
-from dashboard.screens.confirmation import Confirmation
 from dashboard.screens.events import EventsScreen
 from dashboard.screens.executors import ExecutorsScreen
 from dashboard.screens.lines_dialog import LinesDialog
 from dashboard.screens.overview import OverviewScreen
-from dashboard.screens.palette import Palette
 from dashboard.screens.promises import PromisesScreen
 from dashboard.screens.requests import RequestsScreen
 from dashboard.screens.tenants import TenantsScreen
-from dashboard.source.base import ControlError, Record, Source
+from dashboard.source.base import Record, Source
 from dashboard.source.replay import ReplaySource
 from dashboard.widgets.header_bar import state_line, tabs_line
-from ipc.control.declaration import Effect
 
 THEMES = (
     "textual-dark",
@@ -87,6 +82,7 @@ class DashboardApp(App[None]):
         self._recorder = recorder
         self._history = History()
         self._journal = Journal()
+        self._conversation = Conversation(self, source, self.ask, readonly=options.readonly)
         glyphs = options.glyphs
         self.pages: dict[str, DashboardScreen] = {
             "overview": OverviewScreen(glyphs),
@@ -265,48 +261,12 @@ class DashboardApp(App[None]):
 
     def action_palette(self) -> None:
         """Let somebody type a command."""
-        self.run_worker(self._converse(""), group="palette", exclusive=True)
+        self._converse("")
 
     def on_command_wanted(self, message: CommandWanted) -> None:
         """Give a command that a screen proposes, after the same questions."""
-        self.run_worker(self._converse(message.text), group="palette", exclusive=True)
+        self._converse(message.text)
 
-    async def _converse(self, text: str) -> None:
-        """Ask for a command, its arguments, and whether it is meant; then give it."""
-        if not self.source.takes_commands:
-            self.notify("a recording takes no commands", severity="error")
-            return
-        if not text:
-            chosen = await self.push_screen_wait(Palette(readonly=self.options.readonly))
-            text = chosen or ""
-        if not text:
-            return
-        try:
-            typed: Typed | None = parse(text)
-        except TypingError as error:
-            self.notify(str(error), severity="error")
-            return
-        if typed is not None and typed.fault:
-            typed = await self.push_screen_wait(ArgumentForm(typed))
-        if typed is not None and await self._is_meant(typed):
-            await self._give(typed)
-
-    async def _is_meant(self, typed: Typed) -> bool:
-        if self.options.readonly and typed.command.effect is Effect.WRITE:
-            self.notify(f"{typed.command.name}: this dashboard is read-only", severity="error")
-            return False
-        name = self.view.frame.name if self.view is not None else self.source.title
-        asked = question(typed.command, typed.args, name)
-        return not asked or await self.push_screen_wait(Confirmation(asked)) is True
-
-    async def _give(self, typed: Typed) -> None:
-        told = " ".join([typed.command.name, *map(str, typed.args.values())])
-        try:
-            result = await self.ask(typed.command.name, typed.args)
-        except ControlError as error:
-            self.notify(str(error), severity="error")
-            return
-        if typed.command.effect is Effect.WRITE:
-            self.notify(f"{told}: {', '.join(map(plain, answer(result)[:3]))}")
-        else:
-            self.push_screen(LinesDialog(told, answer(result)))
+    def _converse(self, text: str) -> None:
+        engine = self.view.frame.name if self.view is not None else self.source.title
+        self.run_worker(self._conversation.hold(text, engine), group="palette", exclusive=True)
