@@ -51,7 +51,8 @@ SHEDDING = "core/policy/shedding.py"
 PREEMPTION = "core/policy/preemption.py"
 SCHEDULER = "core/scheduler/scheduler.py"
 REPLICA = "core/scheduler/replica.py"
-PACE = "core/policy/pace.py"
+GAPS = "core/policy/gaps.py"
+PAUSING = "core/policy/pauses.py"
 EXACT_GAPS = "tests/properties/test_pace.py::test_an_exact_model_makes_no_gap_late[all-capped-0]"
 PAUSES = "tests/properties/test_pace.py::test_decodes_are_paused_and_resumed_within_the_bound"
 URGENT = (
@@ -148,9 +149,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "margin-dropped", "P8",
-        f"{PROPERTIES}test_pace.py::test_noise_makes_few_requests_late[exact]", PACE,
-        "int(slack / (1 + margin))",
-        "int(slack)",
+        f"{PROPERTIES}test_pace.py::test_noise_makes_few_requests_late[exact]", GAPS,
+        "int(tightest_ns / (1 + self._margin))",
+        "int(tightest_ns)",
     ),
     Fault(
         "demand-test-upside-down", "P9", f"{PROMISED}test_p9_who_is_protected_is_in_time",
@@ -262,24 +263,24 @@ FAULTS: tuple[Fault, ...] = (
         "self.virtual[child, group] = int(self.virtual[child, group])",
     ),
     Fault(
-        "gap-from-now", "P8", PAUSES, PACE,
+        "gap-from-now", "P8", PAUSES, GAPS,
         "slack: Times = decodes.itl_cap_ns - waited",
         "slack: Times = decodes.itl_cap_ns - 0",
     ),
     Fault(
-        "pause-without-bound", "P8", URGENT, PACE,
+        "pause-without-bound", "P8", URGENT, PAUSING,
         "patience > 2 * max(tightest_ns, all_ns)",
         "patience > -(1 << 62)",
     ),
     Fault(
-        "margin-upside-down", "P8", EXACT_GAPS, PACE,
-        "int(slack / (1 + margin))",
-        "int(slack * (1 + margin))",
+        "margin-upside-down", "P8", EXACT_GAPS, GAPS,
+        "int(tightest_ns / (1 + self._margin))",
+        "int(tightest_ns * (1 + self._margin))",
     ),
     Fault(
-        "loosest-gap", "P8", EXACT_GAPS, PACE,
-        "tightest_ns = int(np.minimum.reduce(slack, initial=UNLIMITED_NS))",
-        "tightest_ns = int(slack.max(initial=0)) or UNLIMITED_NS",
+        "loosest-gap", "P8", EXACT_GAPS, GAPS,
+        "int(np.minimum.reduce(self.slack_ns, initial=UNLIMITED_NS))",
+        "int(self.slack_ns.max(initial=0)) or UNLIMITED_NS",
     ),
     Fault(
         "concurrency-off-by-one", "P7", f"{LIMITS}[0]", START_LIMITS,

@@ -4,8 +4,8 @@ really ran.
 Owns: the order of the questions. Each answer is in a file of its own: `flows` (who waits),
 `fair_queue` (who was served for its weight), `prices` (what it cost), `contenders` (whose turn),
 `company` (who waits to decode with others), `locality` (whose prompt is in the cache), `pace` (how
-many tokens the promised gaps allow), `memory` (whose KV fits), `gates` (the hard limits of tenants
-and classes), `shedding` (who would wait in vain), `leftovers` (what a step left unused, and why).
+long the step may last), `memory` (whose KV fits), `gates` (the hard limits of tenants and classes),
+`shedding` (who would wait in vain), `leftovers` (what a step left unused, and why).
 Never knows: blocks, rows, plans, clocks.
 """
 
@@ -41,13 +41,14 @@ from core.policy.lent_rows import LentRows
 from core.policy.limits import Limits
 from core.policy.locality import Locality
 from core.policy.memory import Memory
-from core.policy.pace import Pace, StepBudget
+from core.policy.pace import Pace
 from core.policy.place_queue import Place
 from core.policy.preemption import RANKS
 from core.policy.prices import PriceBook
 from core.policy.settings import PolicySettings
 from core.policy.shares import Shares
 from core.policy.shedding import Shedding
+from core.policy.step_budget import StepBudget
 from core.policy.step_shares import StepShares
 from core.request import Request, RequestStatus
 

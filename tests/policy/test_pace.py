@@ -13,7 +13,8 @@ from core.policy.calibration import CostModels
 from core.policy.cost_model import CostBasis, StepWork
 from core.policy.flows import Flows
 from core.policy.limits import Limits
-from core.policy.pace import LONGEST_PAUSE_NS, MARGIN_MAX, Pace
+from core.policy.pace import MARGIN_MAX, Pace
+from core.policy.pauses import LONGEST_PAUSE_NS
 from core.policy.settings import PolicySettings
 from core.request import Request
 from core.tenancy import ClassConfig, ClassesConfig, TrafficClass
