@@ -25,7 +25,7 @@ from core.runtime.supervisor.log_levels import LogLevels
 from core.runtime.supervisor.reload import Reload
 from core.runtime.supervisor.stage import Stage, set_up
 from core.runtime.supervisor.tenants import TenantCommands, in_use
-from core.state_database import FILE_NAME, TENANCY, open_to_write
+from core.state_database import FILE_NAME, SCHEMA_VERSION, TENANCY, open_to_write
 from core.supervision.spec import child_specs
 from core.tenancy import TenantConfig, TrafficClass
 from core.tenancy_difference import from_json, laid_over
@@ -250,7 +250,7 @@ def test_a_database_of_a_newer_version_is_not_taken_for_none(tmp_path: Path) -> 
         connection.execute("PRAGMA user_version = 99")
     error = refused_start(tmp_path)
     assert isinstance(error, StateNewerError)
-    assert "(99 > 1): start that version" in str(error)
+    assert f"(99 > {SCHEMA_VERSION}): start that version" in str(error)
 
 
 def test_a_database_that_may_not_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
