@@ -4,10 +4,26 @@ Owns: timers. Never knows: what is late, or what is done about it. Nobody is lat
 own loop: what has come in the meantime is read first.
 """
 
-import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 READ_FIRST_S = 0.001  # uvloop calls timers before it reads: one more round reads what has come
+
+
+class Timer(Protocol):
+    """What a loop has been asked to call."""
+
+    def cancel(self) -> None:
+        """Call nothing."""
+        ...
+
+
+class Timers(Protocol):
+    """What is needed of a loop."""
+
+    def call_later(self, delay: float, callback: Callable[[], object], /) -> Timer:
+        """Call `callback` once after `delay` seconds."""
+        ...
 
 
 class Deadline:
@@ -15,9 +31,9 @@ class Deadline:
 
     __slots__ = ("_loop", "_timer")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: Timers) -> None:
         self._loop = loop
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
 
     def set(self, timeout_s: float, on_timeout: Callable[[], None]) -> None:
         """Call `on_timeout` once after `timeout_s`, unless stopped or set anew."""
@@ -42,7 +58,7 @@ class ReaderWatch:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        loop: Timers,
         timeout_s: float,
         unsent_bytes: Callable[[], int],
         on_stuck: Callable[[], None],

@@ -174,6 +174,18 @@ def test_many_bodies_at_once_share_one_budget(start: Start) -> None:
         finally:
             for raw in held:
                 raw.close()
+    rig.wait_for_page(lambda page: page["num_connections"] <= 1)  # of `get`: the others have left
+    assert rig.post("/tokenize", {"prompt": "a" * 60_000}).status_code == 200
+
+
+def test_each_body_of_a_connection_is_counted_alone(start: Start) -> None:
+    """A connection that is kept may send many bodies below the limit."""
+    rig = start(max_body_bytes=1024)
+    with rig.connect() as raw:
+        reader = RawReader(raw)
+        for _ in range(3):
+            raw.sendall(request("POST", "/tokenize", b'{"prompt": "%b"}' % (b"a" * 900)))
+            assert reader.answer().status == 200
 
 
 def test_a_client_waiting_to_send_is_told_to_continue(rig: HttpRig) -> None:
@@ -395,6 +407,38 @@ def test_a_reader_that_takes_nothing_is_cut_and_cancelled(start: Start) -> None:
         cancel = rig.engine.wait_for(Cancel)
         assert cancel.operation_id == generate.operation_id
         rig.wait_for_page(lambda page: page["slow_readers_cut"] == 1)
+
+
+def silent_for(rig: HttpRig) -> None:
+    """Return when a connection that sends nothing is closed: after the header timeout."""
+    with rig.connect() as raw:
+        assert RawReader(raw).is_closed()
+
+
+@pytest.mark.slow
+def test_a_reader_that_has_caught_up_is_not_cut_later(start: Start) -> None:
+    """Nor while it has nothing to take: its connection serves its next request."""
+    rig = start(write_timeout_ms=1000, header_timeout_ms=2500, write_buffer_bytes=8192)
+    with rig.connect(receive_buffer_bytes=4096) as raw:
+        raw.sendall(request("GET", "/metrics"))
+        rig.wait_for_page(lambda page: page["backlog_bytes"] > 0)
+        reader = RawReader(raw)
+        assert reader.answer().status == 200
+        silent_for(rig)
+        raw.sendall(request("GET", "/version"))
+        assert reader.answer().status == 200
+
+
+@pytest.mark.slow
+def test_a_reader_that_left_is_not_cut_as_well(start: Start) -> None:
+    """It is counted once, as a client that has left."""
+    rig = start(write_timeout_ms=1000, header_timeout_ms=1500, write_buffer_bytes=8192)
+    with rig.connect(receive_buffer_bytes=4096) as raw:
+        raw.sendall(request("GET", "/metrics"))
+        rig.wait_for_page(lambda page: page["num_connections"] == 1)
+    silent_for(rig)
+    page = rig.wait_for_page(lambda page: page["num_connections"] == 0)
+    assert page["slow_readers_cut"] == 0
 
 
 def test_a_reader_that_falls_far_behind_is_cut(start: Start) -> None:
