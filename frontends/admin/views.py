@@ -17,6 +17,7 @@ from frontends.boards import Boards, text_of
 from frontends.health import assess, last_step_age_s, oldest_wait_s
 from frontends.metrics.engine import leftovers_of
 from frontends.metrics.replicas import block_counts, replicas_of
+from frontends.metrics.tenants import names_left
 from frontends.metrics.vllm import EngineFacts, kv_usage
 from frontends.overdue import signs
 from frontends.refusals import refusals
@@ -165,6 +166,7 @@ def tenancy(boards: Boards) -> Record:
             for name, row in zip(CLASS_NAMES, page["classes"], strict=True)
         ],
         "tenants": [tenant_standing(row, told) for row in rows],
+        "names_left": names_left(page),
         **freshness(boards),
     }
 

@@ -24,7 +24,13 @@ from frontends.metrics.shown import (
 )
 from frontends.refusals import refusals
 from ipc.page_sums import http_classes, http_tenants
-from ipc.pages import ITL_BUCKETS_S, LATENCY_BUCKETS_S, NO_BUDGET, TTFT_BUCKETS_S
+from ipc.pages import (
+    ITL_BUCKETS_S,
+    LATENCY_BUCKETS_S,
+    MAX_PAGE_TENANTS,
+    NO_BUDGET,
+    TTFT_BUCKETS_S,
+)
 
 TENANT = (
     Shown(gauge("headrace_tenant_requests_waiting", "Waiting.", "tenant"), "num_waiting"),
@@ -109,6 +115,9 @@ TENANT_REJECTIONS = counter(
     "tenant",
     "reason",
 )
+NAMES_LEFT = gauge(
+    "headrace_tenant_names_left", "Further names of tenants that can be told apart until it ends."
+)
 CLASS = (
     Shown(gauge("headrace_class_requests_waiting", "Waiting.", "class"), "num_waiting"),
     Shown(
@@ -183,6 +192,7 @@ TENANT_FAMILIES: tuple[Family, ...] = (
     *(each.family for each in TENANT_CLIENTS),
     TENANT_BUDGET,
     TENANT_REJECTIONS,
+    NAMES_LEFT,
     *(each.family for each in (TENANT_QUEUE_TIME, *TENANT_TIMES)),
 )
 CLASS_FAMILIES: tuple[Family, ...] = (
@@ -197,6 +207,7 @@ def add_tenants(out: Exposition, boards: Boards) -> None:
     rows = scheduler["tenants"][: int(scheduler["num_tenants"])]
     labels = tenant_labels(rows)
     add_columns(out, TENANT, labels, rows)
+    out.add(NAMES_LEFT, [((), names_left(scheduler))])
     budgets = zip(labels, rows["budget_tokens"].tolist(), strict=True)
     out.add(TENANT_BUDGET, [(label, left) for label, left in budgets if left != NO_BUDGET])
     add_histogram_columns(out, (TENANT_QUEUE_TIME,), labels, rows)
@@ -219,6 +230,11 @@ def add_classes(out: Exposition, boards: Boards) -> None:
     add_histogram_columns(out, (CLASS_QUEUE_TIME,), labels, rows)
     clients = http_classes([page.record for _, page in boards.of_kind("http")])
     add_histogram_columns(out, CLASS_TIMES, labels, clients)
+
+
+def names_left(scheduler: np.void) -> int:
+    """Return how many further tenants get a row of their own, by the scheduler's page."""
+    return MAX_PAGE_TENANTS - max(1, int(scheduler["num_tenants"]))
 
 
 def tenant_labels(rows: np.ndarray) -> Sequence[Labels]:

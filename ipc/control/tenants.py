@@ -21,6 +21,12 @@ COMMAND = Command(
             "share due and used (of the last 10 s), waiting, running, KV blocks held and quota, "
             "budget tokens left, preempted, rejected by reason",
         ),
+        ResultField(
+            "names_left",
+            "integer",
+            "further names that are told apart until the engine ends; those after them share "
+            "`_other`",
+        ),
         ResultField("stale", "boolean", "true if the scheduler's page is older than the limit"),
         ResultField("as_of_age_s", "number", "age of the scheduler's page, seconds"),
     ),

@@ -15,6 +15,7 @@ from frontends.boards import Boards
 from frontends.metrics.vllm import EngineFacts
 from ipc.control.registry import COMMANDS
 from ipc.heartbeat import Heartbeat, HeartbeatState
+from ipc.pages import MAX_PAGE_TENANTS
 from tests.support.boards import (
     CHILDREN,
     NOW_NS,
@@ -156,6 +157,16 @@ def test_tenants_has_exactly_the_declared_fields() -> None:
     assert sorted(result) == sorted(declared)
     assert [row["class"] for row in result["classes"]] == list(CLASS_NAMES)
     assert tenancy(Boards(NOW_NS))["stale"] is True
+
+
+def test_tenants_says_how_many_names_can_be_told_apart_yet() -> None:
+    """Removed tenants keep theirs, and the first row is that of all who come too late."""
+    left = [
+        tenancy(healthy({"scheduler": page("scheduler", scheduler_fields(num_tenants=count))}))
+        for count in (1, 3, MAX_PAGE_TENANTS)
+    ]
+    assert [result["names_left"] for result in left] == [255, 253, 0]
+    assert tenancy(Boards(NOW_NS))["names_left"] == 255
 
 
 def test_tenants_shows_what_each_has_and_is_due() -> None:
