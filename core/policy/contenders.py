@@ -20,8 +20,6 @@ no prompt is under way, heads are tried by their deadlines, only to learn what b
 What waits counts for V, blocked or not, unless a limit of its own keeps it from starting.
 """
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from core.policy.base import Blocked, Grant, Step
@@ -61,7 +59,7 @@ class Contenders:
         self._under_way: dict[int, list[Request]] = {}
         for request in sorted(step.prefills(), key=due_ns, reverse=True):
             self._under_way.setdefault(request.flow, []).append(request)
-        self._order = HeadOrder(self._due_ns(reasons), self._crowding(), shares)
+        self._order = HeadOrder(self._due_ns(reasons), self._crowding(), shares, tokens.most)
         self._has_choice = step.may_start_requests or bool(self._under_way)
         if self._has_choice:
             self._order.open_windows()
@@ -99,7 +97,7 @@ class Contenders:
 
     def next(self) -> Request | None:
         """Return whose turn it is; its grant must be settled before the next."""
-        if not len(self._order) or self._is_over():
+        if self._is_over():
             return None
         if self._settled >= 0:
             self._update(self._settled)
@@ -168,10 +166,10 @@ class Contenders:
     def _privileged(self) -> int:
         """Return the flow whose turn it is among strict and reserved classes, or -1."""
         self._is_reserved = False
-        flow = self._earliest(self._tokens.shares.strict)
+        flow = self._order.earliest(self._tokens.shares.strict)
         if flow < 0:
             reserving = [c for c in self._tokens.shares.reserving if self._has_reserve(c)]
-            flow = self._earliest(reserving)
+            flow = self._order.earliest(reserving)
             self._is_reserved = flow >= 0
         return flow
 
@@ -186,9 +184,9 @@ class Contenders:
     def _within_windows(self) -> int:
         """Return the flow whose turn it is among all classes, or -1."""
         within = self._shares.classes_within()
-        flow = self._earliest([c for c in within if c not in self._passed_over])
+        flow = self._order.earliest([c for c in within if c not in self._passed_over])
         if flow < 0 and self._passed_over:
-            flow = self._earliest(within)
+            flow = self._order.earliest(within)
         return flow if flow >= 0 else self._extend()
 
     def _extend(self) -> int:
@@ -197,13 +195,8 @@ class Contenders:
         if not np.count_nonzero(can_use):
             return -1
         self._order.open_windows()
-        flow = self._earliest(self._shares.classes_within())
+        flow = self._order.earliest(self._shares.classes_within())
         return flow if flow >= 0 else self._shares.least_served(can_use)
-
-    def _earliest(self, classes: Iterable[int]) -> int:
-        """Return the flow of `classes`, within caps and windows, whose head is due first, or -1."""
-        most = self._tokens.most
-        return self._order.earliest([c for c in classes if most[c] > 0])
 
     def _nearest(self, head: Request) -> Request:
         """Return who goes before a waiting `head`, with more of its prompt in the cache."""

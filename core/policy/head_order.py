@@ -30,26 +30,28 @@ Times = npt.NDArray[np.int64]
 class HeadOrder:
     """Those of one step."""
 
-    def __init__(self, due_ns: Times, crowding: Mask | None, shares: Shares) -> None:
+    def __init__(
+        self, due_ns: Times, crowding: Mask | None, shares: Shares, most: Sequence[int]
+    ) -> None:
         """Take over when heads are due, int64[flows], NOBODY_NS without one; `crowding`,
-        bool[flows], go last in their classes, None: nobody does.
+        bool[flows], go last in their classes, None: nobody does. `most` are the tokens that each
+        class may still have, by class: a live view.
         """
         self.first_ns = [NOBODY_NS] * NUM_CLASSES
         """By class, in the order of classes; NOBODY_NS: no turn."""
         self._due_ns = due_ns
         self._crowding = crowding
         self._shares = shares
-        self._serviceable = due_ns < NOBODY_NS
-        self._keys = due_ns.reshape(-1, NUM_CLASSES).copy()
+        self._most = most
+        self._serviceable: Mask | None = None  # who could use more when the windows were opened
+        self._keys = due_ns.reshape(-1, NUM_CLASSES)  # until they are; then an array of its own
         self._first = [-1] * NUM_CLASSES  # by class: the flow whose head is due first, and when
         self._first_due_ns = [NOBODY_NS] * NUM_CLASSES
 
-    def __len__(self) -> int:
-        """Return the number of flows."""
-        return len(self._due_ns)
-
     def open_windows(self) -> None:
         """Work out V, and the due times of the heads that are within the window of their tenant."""
+        if self._serviceable is None:
+            self._serviceable = self.with_head()
         self._shares.advance(self._serviceable)
         if not np.count_nonzero(self._serviceable):
             return
@@ -70,33 +72,33 @@ class HeadOrder:
     def pass_over(self, classes: Iterable[int]) -> bool:
         """Let `classes` hold nobody back, as long as others can use the step; tell whether any can.
 
-        It opens the windows anew.
+        It opens the windows anew, before anything is granted.
         """
-        others = self._serviceable.copy()
-        for traffic_class in classes:
-            others[traffic_class::NUM_CLASSES] = False
-        if not others.any():
+        others = self.with_head(but=classes)
+        if not np.count_nonzero(others):
             return False
         self._serviceable = others
         self.open_windows()
         return True
 
     def earliest(self, classes: Iterable[int]) -> int:
-        """Return the flow of `classes` within its window whose head is due first, or -1."""
-        first_ns = self.first_ns
+        """Return the flow of `classes`, within caps and windows, whose head is due first, or -1."""
+        first_ns, most = self.first_ns, self._most
         keys = [
             (first_ns[c], self._first_due_ns[c], self._first[c])
             for c in classes
-            if first_ns[c] < NOBODY_NS
+            if first_ns[c] < NOBODY_NS and most[c] > 0
         ]
         return min(keys)[2] if keys else -1
 
     def any_earliest(self) -> int:
         """Return the flow whose head is due first, within its window or not, or -1."""
+        if not len(self._due_ns):
+            return -1
         flow = int(self._due_ns.argmin())
         return flow if self._due_ns[flow] < NOBODY_NS else -1
 
-    def with_head(self, but: Iterable[int]) -> Mask:
+    def with_head(self, but: Iterable[int] = ()) -> Mask:
         """Return which flows have a head, those of the classes `but` left out, bool[flows]."""
         with_head: Mask = self._due_ns < NOBODY_NS
         for traffic_class in but:
@@ -113,6 +115,8 @@ class HeadOrder:
     def update(self, flow: int, due_ns: int) -> None:
         """Take in that a flow has another head, or none, or was charged."""
         self._due_ns[flow] = due_ns
+        if self._serviceable is None:
+            return
         tenant, traffic_class = divmod(flow, NUM_CLASSES)
         within = self._shares.is_within(flow)
         keys = self._keys[:, traffic_class]
