@@ -1,5 +1,8 @@
 """The table of tenants: what each has, is due, and is refused."""
 
+from collections.abc import Callable
+from operator import attrgetter
+
 import msgspec
 
 from dashboard.format import NOTHING, count, duration, most_common, percent, rate, zero_is_nothing
@@ -76,14 +79,17 @@ def held(row: TenantRow) -> Span:
     """Return the KV blocks held; at the quota they stand out."""
     tenant = row.tenant
     is_full = 0 < tenant.quota_blocks <= tenant.held_blocks
-    return zero_is_nothing(tenant.held_blocks), NOTICE if is_full else PLAIN
+    text = zero_is_nothing(tenant.held_blocks)
+    return (text, NOTICE) if is_full else plain(text)
 
 
 def refused(row: TenantRow) -> Span:
     """Return the refusals; such that broke a promise are an alarm while they happen."""
     recent = row.rates.refused
-    tone = ALARM if any(r in recent for r in PROMISE_BREAKS) else NOTICE
-    return zero_is_nothing(row.refusals), tone if recent else PLAIN
+    text = zero_is_nothing(row.refusals)
+    if not recent:
+        return plain(text)
+    return text, ALARM if any(r in recent for r in PROMISE_BREAKS) else NOTICE
 
 
 def reason(row: TenantRow) -> Span:
@@ -104,6 +110,16 @@ def budget(row: TenantRow) -> Span:
 def plain(text: str) -> Span:
     """Return a cell that says nothing beyond its text."""
     return text, FAINT if text == NOTHING else PLAIN
+
+
+def count_column(
+    key: str, title: str, width: int, help_: str, field: str = ""
+) -> Column[TenantRow]:
+    """Return a column of a count of a tenant, the field `key` if it is not named otherwise; a dash
+    for none.
+    """
+    number: Callable[[TenantRow], int] = attrgetter(f"tenant.{field or key}")
+    return Column(key, title, width, lambda r: plain(zero_is_nothing(number(r))), number, help_)
 
 
 def speed(per_s: float) -> Span:
@@ -141,9 +157,7 @@ DUE: Column[TenantRow] = Column(
 OVER: Column[TenantRow] = Column(
     "over", "OVER", 4, over, lambda r: r.tenant.share_used - r.tenant.share_due,
     "percent of the service beyond its share (+), or short of it (-)")  # fmt: skip
-WAITING: Column[TenantRow] = Column(
-    "waiting", "WAIT", 5, lambda r: plain(zero_is_nothing(r.tenant.waiting)),
-    lambda r: r.tenant.waiting, "requests in its queue")  # fmt: skip
+WAITING = count_column("waiting", "WAIT", 5, "requests in its queue")
 OLDEST: Column[TenantRow] = Column(
     "oldest",
     "OLDEST",
@@ -152,18 +166,12 @@ OLDEST: Column[TenantRow] = Column(
     lambda r: r.tenant.oldest_wait_s,
     "how long the oldest has waited",
 )
-RUNNING: Column[TenantRow] = Column(
-    "running", "RUN", 4, lambda r: plain(zero_is_nothing(r.tenant.running)),
-    lambda r: r.tenant.running, "requests that run")  # fmt: skip
-PREEMPTED: Column[TenantRow] = Column(
-    "preempted", "PRE", 4, lambda r: plain(zero_is_nothing(r.tenant.preempted)),
-    lambda r: r.tenant.preempted, "requests that gave memory back and wait")  # fmt: skip
+RUNNING = count_column("running", "RUN", 4, "requests that run")
+PREEMPTED = count_column("preempted", "PRE", 4, "requests that gave memory back and wait")
 HELD: Column[TenantRow] = Column(
     "held", "KV", 5, held, lambda r: r.tenant.held_blocks, "KV blocks that it holds"
 )
-QUOTA: Column[TenantRow] = Column(
-    "quota", "QUOTA", 5, lambda r: plain(zero_is_nothing(r.tenant.quota_blocks)),
-    lambda r: r.tenant.quota_blocks, "KV blocks that it may hold")  # fmt: skip
+QUOTA = count_column("quota", "QUOTA", 5, "KV blocks that it may hold", "quota_blocks")
 TOKENS: Column[TenantRow] = Column(
     "tokens", "TOK/S", 5, lambda r: speed(r.rates.generated),
     lambda r: r.rates.generated, "tokens generated a second, over 3 s")  # fmt: skip
@@ -187,24 +195,19 @@ REASON: Column[TenantRow] = Column(
 PROMPT: Column[TenantRow] = Column(
     "prompt", "IN/S", 5, lambda r: speed(r.rates.prompt),
     lambda r: r.rates.prompt, "prompt tokens a second, over 3 s")  # fmt: skip
-SWAPPED: Column[TenantRow] = Column(
-    "swapped", "SWAP", 4, lambda r: plain(zero_is_nothing(r.tenant.swapped)),
-    lambda r: r.tenant.swapped, "requests whose memory is in host memory")  # fmt: skip
-AGAIN: Column[TenantRow] = Column(
-    "again", "AGAIN", 5, lambda r: plain(zero_is_nothing(r.tenant.recomputed_tokens)),
-    lambda r: r.tenant.recomputed_tokens, "tokens computed again after preemptions")  # fmt: skip
-REQUESTS: Column[TenantRow] = Column(
-    "requests", "REQS", 5, lambda r: plain(zero_is_nothing(r.tenant.requests)),
-    lambda r: r.tenant.requests, "requests since the start")  # fmt: skip
+SWAPPED = count_column("swapped", "SWAP", 4, "requests whose memory is in host memory")
+AGAIN = count_column(
+    "again", "AGAIN", 5, "tokens computed again after preemptions", "recomputed_tokens"
+)
+REQUESTS = count_column("requests", "REQS", 5, "requests since the start")
 BROKEN: Column[TenantRow] = Column(
     "broken", "BROKEN", 6,
     lambda r: (zero_is_nothing(r.breaks), ALARM if r.breaks else FAINT),
     lambda r: float(r.breaks), "refused because a promise could not be kept")  # fmt: skip
 
-MISSED: Column[TenantRow] = Column(
-    "missed", "MISSED", 6, lambda r: plain(zero_is_nothing(r.tenant.deadline_misses)),
-    lambda r: float(r.tenant.deadline_misses),
-    "promised first tokens that came late or never")  # fmt: skip
+MISSED = count_column(
+    "missed", "MISSED", 6, "promised first tokens that came late or never", "deadline_misses"
+)
 
 COLUMNS = (
     NAME, STATE, WEIGHT, USED, DUE, OVER, WAITING, OLDEST, RUNNING, HELD, TOKENS, REFUSED,
