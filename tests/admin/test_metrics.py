@@ -352,6 +352,7 @@ def test_a_restarted_http_process_goes_on_counting() -> None:
     """No counter falls when a process is replaced, in whatever order it meets tenants then."""
     first, last_page = Telemetry(), np.zeros((), HTTP_PAGE)
     first.requests, first.num_streams = 5, 3
+    first.choices.observe(2)
     first.count_request("acme")
     first.count_rejection(RejectionReason.TENANT_RATE, "acme")
     StreamTimer(first, 0, "zeta", TrafficClass.BATCH).output(Chunk("op", 0, "x"), NS_PER_S // 4)
@@ -367,6 +368,7 @@ def test_a_restarted_http_process_goes_on_counting() -> None:
     assert page_now["dropped_frames"] == 8
     assert page_now["rejections"][RejectionReason.TENANT_RATE] == 1
     assert page_now["num_streams"] == 0
+    assert page_now["choices"]["counts"].sum() == 1
     assert page_now["ttft"]["counts"].sum() == 3
     assert page_now["ttft"]["sum"] == pytest.approx(0.75)
     assert page_now["classes"]["ttft"]["counts"].sum(axis=1).tolist() == [0, 2, 1, 0]

@@ -74,11 +74,11 @@ def test_times_of_a_stream_are_first_gaps_and_end() -> None:
     counted for its tenant and in its class.
     """
     telemetry = Telemetry()
-    timer = StreamTimer(telemetry, 0, "acme", TrafficClass.STANDARD)
+    timer = StreamTimer(telemetry, 1000 * NS_PER_MS, "acme", TrafficClass.STANDARD)
     timer.traffic_class = TrafficClass.BATCH
-    for choice, at_ms in ((0, 100), (1, 110), (0, 150), (1, 170)):
+    for choice, at_ms in ((0, 1100), (1, 1110), (0, 1150), (1, 1170)):
         timer.output(Chunk("op", choice, "x"), at_ms * NS_PER_MS)
-    timer.end(200 * NS_PER_MS)
+    timer.end(1200 * NS_PER_MS)
     for times, row in (
         (telemetry.by_class, TrafficClass.BATCH),
         (telemetry.by_tenant, telemetry.tenants.row("acme")),
