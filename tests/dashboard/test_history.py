@@ -61,6 +61,16 @@ def test_a_rate_is_over_the_last_three_seconds() -> None:
     assert view.rates_of(view.frame.tenants[0]).generated == pytest.approx(2000)
 
 
+def test_prompts_of_a_tenant_have_a_rate_of_their_own() -> None:
+    """Tokens that were read beside those that were written."""
+    frames = [
+        frame(t, tenants=(msgspec.structs.replace(tenant("a", 10 * t), prompt_tokens=70 * t),))
+        for t in range(5)
+    ]
+    rates = pushed(*frames).tenants["a"]
+    assert (rates.generated, rates.prompt) == (pytest.approx(10), pytest.approx(70))
+
+
 def test_another_scheduler_begins_anew() -> None:
     """Its counters begin at 0, and no rate is negative."""
     view = pushed(frame(1, 5000), frame(2, 6000), frame(3, 10, scheduler_epoch=2))

@@ -96,6 +96,8 @@ def test_at_the_top_the_cursor_stays_at_the_top() -> None:
 def test_the_cursor_is_always_on_the_screen() -> None:
     """Rows scroll as far as needed and no further."""
     table = zoo()
+    table.move_to(2)
+    assert [row[:5] for row in drawn(table, height=3)] == ["  NAM", "  bee", "> cat"]
     table.move_to(4)
     assert [row[:5] for row in drawn(table, height=3)] == ["  NAM", "  hen", "> eel"]
     table.move_to(0)
