@@ -293,7 +293,7 @@ def _choice() -> Listed:
 
 def _logprobs() -> Listed:
     types = _types(p_fp32="logits out", p_i32="token_ids", i32="stride width count")
-    constants = {"PADDED_COUNT": 1, "CHUNK": logprobs.CHUNK}
+    constants = {"MAX_COUNT": logprobs.MAX_COUNT, "CHUNK": logprobs.CHUNK}
     variant = Variant("token_logprobs", logprobs.token_logprobs_kernel, types, constants, 8)
     moved = SEQUENCES * VOCABULARY * 4.0
     work = Work(

@@ -21,6 +21,7 @@ from core.executor.gpu.backend import TritonBackend
 from core.executor.gpu.decode_graphs import CudaCapture, buckets
 from core.executor.gpu.swap_space import DeviceSwapSpace
 from core.executor.gpu.telemetry import open_telemetry
+from core.executor.gpu.warm_up import warm_up
 from core.executor.kv_budget import KvDemand, free_memory_bytes
 from core.executor.model_runner import LOGITS_BYTES_MAX
 from core.executor.protocol import NO_READINGS, DeviceReadings, ExecutorSettings
@@ -134,8 +135,9 @@ class GpuDevice:
     def make_backend(
         self, model: Decoder, pool: Sequence[Tensor], rows: RecordArray
     ) -> TritonBackend:
-        """Return the model over the pool, its decodes recorded."""
+        """Return the model over the pool, its kernels compiled and its decodes recorded."""
         backend = self._backend(model, pool, len(rows), rows.dtype["block_table"].shape[0])
+        warm_up(backend)
         if self.is_cuda:
             wanted = buckets(self._settings.max_num_seqs, model.num_positions)
             backend.record_decodes(wanted, CudaCapture())

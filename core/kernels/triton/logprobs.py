@@ -2,7 +2,8 @@
 
 A program takes a row of logits and reads it once, for its maximum and the sum of its weights in one
 pass (online softmax: Milakov & Gimelshein, 2018), then the wanted logits again. Sums are float32, a
-partial sum a lane. The reference is `torch_token_logprobs`.
+partial sum a lane. However many are wanted, the kernel is the same: one that came with the first
+request that wants five would be compiled in a step. The reference is `torch_token_logprobs`.
 """
 
 import math
@@ -13,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 CHUNK = 2048
+MAX_COUNT = 32  # wanted tokens of a row
 
 
 def torch_token_logprobs(logits: Tensor, token_ids: Tensor) -> Tensor:
@@ -22,7 +24,7 @@ def torch_token_logprobs(logits: Tensor, token_ids: Tensor) -> Tensor:
     return found.masked_fill(wanted < 0, math.nan)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def token_logprobs_kernel(
     logits,  # [rows, width], rows stride apart
     token_ids,  # int32 [rows, count], negative where there is none
@@ -30,7 +32,7 @@ def token_logprobs_kernel(
     stride,
     width,
     count,
-    PADDED_COUNT: tl.constexpr,
+    MAX_COUNT: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     i_row = tl.program_id(0).to(tl.int64)
@@ -49,7 +51,7 @@ def token_logprobs_kernel(
     largest = tl.max(best, 0)
     anchor = tl.where(largest == -float("inf"), 0.0, largest)
     log_total = anchor + tl.log(tl.sum(total * tl.exp(best - anchor), 0))
-    o_ids = tl.arange(0, PADDED_COUNT)
+    o_ids = tl.arange(0, MAX_COUNT)
     m_ids = o_ids < count
     ids = tl.load(token_ids + i_row * count + o_ids, mask=m_ids, other=-1)
     chosen = tl.load(p_row + ids, mask=ids >= 0, other=float("nan")).to(tl.float32)
@@ -59,14 +61,16 @@ def token_logprobs_kernel(
 def token_logprobs(logits: Tensor, token_ids: Tensor) -> Tensor:
     """Return the log-probability of each of `token_ids`, float32 [rows, count].
 
-    logits [rows, width]; token_ids int32 [rows, count] below width, NaN where they are negative.
+    logits [rows, width]; token_ids int32 [rows, count] below width, NaN where they are negative;
+    count up to MAX_COUNT.
     """
     assert logits.stride(1) == 1, "a row of logits must be contiguous"
     assert token_ids.is_contiguous(), "rows of token ids must follow each other"
     rows, count = token_ids.shape
+    assert count <= MAX_COUNT, count
     out = torch.empty(rows, count, dtype=torch.float32, device=logits.device)
     token_logprobs_kernel[(rows,)](
         logits, token_ids, out, logits.stride(0), logits.shape[1], count,
-        PADDED_COUNT=triton.next_power_of_2(count), CHUNK=CHUNK, num_warps=8,
+        MAX_COUNT=MAX_COUNT, CHUNK=CHUNK, num_warps=8,
     )  # fmt: skip
     return out

@@ -1,4 +1,4 @@
-"""Runs these tests in a process that was made for them; see `test_own_process`."""
+"""Runs these tests in a process that was made for them; see `tests/kernels/test_own_process.py`."""
 
 import os
 
