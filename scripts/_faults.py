@@ -61,6 +61,7 @@ URGENT = (
 )
 START_LIMITS = "core/policy/start_limits.py"
 BUDGETS = "core/policy/budgets.py"
+DEBITS = "core/policy/debits.py"
 GATES = "tests/policy/test_gates.py"
 BUDGET_TESTS = "tests/policy/test_budgets.py"
 LIMITS = (
@@ -138,7 +139,7 @@ FAULTS: tuple[Fault, ...] = (
         "            return ()\n",
     ),
     Fault(
-        "idle-budget-saves-up", "P7", LIMITS, BUDGETS,
+        "idle-budget-saves-up", "P7", LIMITS, DEBITS,
         "self.tat_ns = max(self.tat_ns, now_ns) + time_ns",
         "self.tat_ns = self.tat_ns + time_ns",
     ),
@@ -318,7 +319,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "give-back-what-time-has-filled", "P7",
-        f"{BUDGET_TESTS}::test_giving_back_late_gives_no_second_burst", BUDGETS,
+        f"{BUDGET_TESTS}::test_giving_back_late_gives_no_second_burst", DEBITS,
         "self.tat_ns = max(self.tat_ns - excess_ns, later_ns)",
         "self.tat_ns = self.tat_ns - excess_ns",
     ),

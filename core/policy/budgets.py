@@ -1,18 +1,13 @@
 """Token-rate budgets: what each tenant may still use, and when it may use more.
 
-Owns: the state of every budget, its reservations, and its refusals. Never knows: queues, steps,
-HTTP. Cost is in tokens, prompt + output; a cached prompt token counts as any other, so that what a
-request costs does not depend on its neighbours.
+Owns: the budget of every tenant, its reservations, and its refusals. Never knows: queues, steps,
+HTTP, how what was not used is given back (`debits`). Cost is in tokens, prompt + output; a cached
+prompt token counts as any other, so that what a request costs does not depend on its neighbours.
 
     strict     at arrival prompt + max_tokens are debited; at the end, once, it is as if only what
                was used had been debited then
     postpaid   nothing at arrival, the prompt and the first token at the start, every further token
                when it is scheduled; while overdrawn nothing new is let in, and nothing starts
-
-What was not used is given back as if it had never been debited. Subtracting it from the TAT gives
-back too much: time has passed since, and has already filled the bucket up to its brim. So each open
-debit remembers the TAT that the later debits alone would have made; the TAT never falls below it.
-Nothing is ever used beyond burst + rate × time, over any window of arrivals.
 
 Work that was shed or failed costs nothing; what ends before its start neither; what a client
 cancels costs what was used. A changed rate keeps the debt in tokens. A restart of the scheduler
@@ -22,71 +17,15 @@ they have still to come.
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from core.arrival_limits import is_postpaid, rate_never_fits, rate_used_up
 from core.errors import Rejection
+from core.policy.debits import Debits
 from core.policy.limits import Limits
 from core.request import Request, RequestStatus
 from core.tenancy import TenantConfig
 from core.token_rate import ReturnLine, TokenRate
 
-Times = npt.NDArray[np.int64]
-
 FREE = frozenset({RequestStatus.FINISHED_SHED, RequestStatus.FINISHED_ERROR})
-
-
-class Ledger:
-    """The debits of one tenant as its TAT, and what it would be without those still open."""
-
-    def __init__(self) -> None:
-        """Start with a full bucket."""
-        self.tat_ns = 0
-        self._num_debits = 0
-        self._open: Times = np.zeros(0, np.int64)  # numbers, ascending
-        self._later_ns: Times = np.zeros(0, np.int64)  # TAT of the debits after each, alone
-
-    @property
-    def num_open(self) -> int:
-        """Debits that may still become smaller."""
-        return len(self._open)
-
-    def debit(self, time_ns: int, now_ns: int) -> None:
-        """Debit for good."""
-        self.tat_ns = max(self.tat_ns, now_ns) + time_ns
-        np.maximum(self._later_ns, now_ns, out=self._later_ns)
-        self._later_ns += time_ns
-
-    def open(self, time_ns: int, now_ns: int) -> int:
-        """Debit what may turn out to be too much; return its number, for `close`."""
-        self.debit(time_ns, now_ns)
-        self._num_debits += 1
-        self._open = np.append(self._open, self._num_debits)
-        self._later_ns = np.append(self._later_ns, 0)
-        return self._num_debits
-
-    def close(self, number: int, excess_ns: int) -> None:
-        """Make an open debit smaller by what was too much, as if it had been so from its start."""
-        place = int(self._open.searchsorted(number))
-        assert place < len(self._open), number
-        assert self._open[place] == number, number
-        later_ns = int(self._later_ns[place])
-        before = self._later_ns[:place]
-        np.maximum(before - excess_ns, later_ns, out=before)
-        self.tat_ns = max(self.tat_ns - excess_ns, later_ns)
-        self._open = np.delete(self._open, place)
-        self._later_ns = np.delete(self._later_ns, place)
-
-    def rescale(self, numerator: int, denominator: int, now_ns: int) -> None:
-        """Stretch all debt by a fraction, rounding up."""
-
-        def stretched(tat_ns: int) -> int:
-            debt_ns = max(0, tat_ns - now_ns)
-            return min(tat_ns, now_ns) - (-debt_ns * numerator // denominator)
-
-        self.tat_ns = stretched(self.tat_ns)
-        self._later_ns = np.array([stretched(t) for t in self._later_ns.tolist()], np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +44,7 @@ class Budget:
         """Start with a full bucket."""
         self.settings = settings
         self.rate = rate
-        self._ledger = Ledger()
+        self._debits = Debits()
         self._returns = ReturnLine()
         self._reservations: dict[Request, Reservation] = {}
 
@@ -117,7 +56,7 @@ class Budget:
     @property
     def tat_ns(self) -> int:
         """When the bucket is full again; in the past, it is."""
-        return self._ledger.tat_ns
+        return self._debits.tat_ns
 
     @property
     def ready_ns(self) -> int:
@@ -130,7 +69,7 @@ class Budget:
         self.settings = settings
         self.rate = rate
         if rate.tokens_per_minute != old.tokens_per_minute:
-            self._ledger.rescale(old.tokens_per_minute, rate.tokens_per_minute, now_ns)
+            self._debits.rescale(old.tokens_per_minute, rate.tokens_per_minute, now_ns)
 
     def refusal(self, request: Request, now_ns: int) -> Rejection | None:
         """Return why `request` may not be let in now."""
@@ -152,7 +91,7 @@ class Budget:
             return
         num_free = request.num_tokens if request.num_output_tokens else 0
         num_tokens = request.max_length - num_free
-        number = self._ledger.open(self.rate.time_ns(num_tokens), now_ns)
+        number = self._debits.open(self.rate.time_ns(num_tokens), now_ns)
         self._reservations[request] = Reservation(number, num_tokens, num_free)
 
     def started(self, request: Request, now_ns: int) -> None:
@@ -163,7 +102,7 @@ class Budget:
 
     def debit(self, num_tokens: int, now_ns: int) -> None:
         """Debit what was used."""
-        self._ledger.debit(self.rate.time_ns(num_tokens), now_ns)
+        self._debits.debit(self.rate.time_ns(num_tokens), now_ns)
 
     def settle(self, request: Request) -> None:
         """Give back what an ended `request` has not used."""
@@ -172,7 +111,7 @@ class Budget:
             return
         used = used_tokens(request, reservation.num_free_tokens)
         debited_ns = self.rate.time_ns(reservation.num_tokens)
-        self._ledger.close(reservation.number, debited_ns - self.rate.time_ns(used))
+        self._debits.close(reservation.number, debited_ns - self.rate.time_ns(used))
 
 
 class Budgets:

@@ -1,37 +1,19 @@
 """Token-rate budgets: never more than burst + rate × time, however a tenant asks."""
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.clock import NS_PER_MS, NS_PER_S
+from core.clock import NS_PER_S
 from core.errors import RejectionReason
-from core.policy.budgets import Budgets, Ledger
+from core.policy.budgets import Budgets
 from core.policy.limits import Limits
 from core.request import Request, RequestStatus
-from core.tenancy import TenantConfig
-from core.token_rate import GRACE_NS, MAX_RETRY_MS, ReturnLine, TokenRate
+from tests.support.budgets import RATE, TENANT, budgets_of, let_in
+from tests.support.gcra import Debit, Reference
 from tests.support.scheduling import make_request
-
-RATE = TokenRate(tokens_per_minute=60, burst_tokens=100)  # a token a second
-TENANT = TenantConfig(name="a", tokens_per_minute=60, burst_tokens=100)
-
-
-def budgets_of(tenant: TenantConfig = TENANT) -> Budgets:
-    """Return the budgets of one tenant."""
-    return Budgets(Limits(tenants={tenant.name: tenant}))
-
-
-def let_in(budgets: Budgets, request: Request, now_s: float) -> bool:
-    """Ask, and be debited if the answer is yes."""
-    now_ns = round(now_s * NS_PER_S)
-    if budgets.refusal(request, now_ns) is not None:
-        return False
-    budgets.admit(request, now_ns)
-    return True
 
 
 def end(
@@ -45,65 +27,6 @@ def end(
     request.num_output_tokens = num_output_tokens
     request.status = status
     budgets.settle(request)
-
-
-@dataclass
-class Debit:
-    """A debit as the reference knows it."""
-
-    at_ns: int
-    time_ns: int
-    number: int = 0
-
-
-@dataclass
-class Reference:
-    """GCRA computed anew from all debits, each as large as it is known to be now."""
-
-    debits: list[Debit] = field(default_factory=list)
-
-    def tat_ns(self) -> int:
-        tat = 0
-        for debit in self.debits:
-            tat = max(tat, debit.at_ns) + debit.time_ns
-        return tat
-
-    def most_ns(self) -> int:
-        """Return the most that any window of arrivals took beyond its own length."""
-        most = 0
-        for first, start in enumerate(self.debits):
-            total = 0
-            for debit in self.debits[first:]:
-                total += debit.time_ns
-                most = max(most, total - (debit.at_ns - start.at_ns))
-        return most
-
-
-Steps = st.lists(
-    st.tuples(st.integers(0, 40), st.integers(1, 100), st.floats(0.0, 1.0), st.booleans()),
-    max_size=40,
-)
-
-
-@given(Steps)
-@settings(deadline=None)
-def test_a_ledger_is_as_if_every_debit_had_been_what_was_used(
-    steps: list[tuple[int, int, float, bool]],
-) -> None:
-    """After any debits and settlements the TAT is that of a bucket that knew the use beforehand."""
-    ledger, reference, open_debits, now = Ledger(), Reference(), list[Debit](), 0
-    for wait, amount, share, opens in steps:
-        now += wait
-        if opens or not open_debits:
-            debit = Debit(now, amount, ledger.open(amount, now))
-            reference.debits.append(debit)
-            open_debits.append(debit)
-        else:
-            debit = open_debits.pop(amount % len(open_debits))
-            excess = int(debit.time_ns * share)
-            debit.time_ns -= excess
-            ledger.close(debit.number, excess)
-        assert max(ledger.tat_ns, now) == max(reference.tat_ns(), now)
 
 
 @given(st.integers(0, 2**32), st.integers(1, 100))
@@ -172,83 +95,6 @@ def test_a_refusal_says_exactly_when_the_request_fits() -> None:
     assert rejection.retry_after_ms == 20_000
     assert budgets.refusal(request, 20 * NS_PER_S - 1) is not None
     assert budgets.refusal(request, 20 * NS_PER_S) is None
-
-
-def test_clients_that_keep_to_retry_after_all_succeed() -> None:
-    """Of 20 clients at one instant each is let in at its second try, at a time of its own."""
-    budgets = budgets_of()
-    returns: list[tuple[int, Request]] = []
-    for number in range(20):
-        request = make_request(number, 10, 20)
-        rejection = budgets.refusal(request, 0)
-        if rejection is None:
-            budgets.admit(request, 0)
-        else:
-            returns.append((rejection.retry_after_ms, request))
-    assert len(returns) == 17
-    assert len({retry_ms for retry_ms, _ in returns}) == 17
-    for retry_ms, request in returns:
-        assert let_in(budgets, request, retry_ms / 1000), retry_ms
-
-
-@given(st.integers(1, 10**7), st.integers(1, 1000), st.integers(0, 999), st.integers(2, 40))
-@settings(deadline=None)
-def test_every_client_of_a_crowd_gets_in_at_the_time_it_was_told(
-    rate: int, burst: int, less: int, num_clients: int
-) -> None:
-    """Whatever rate, burst and size, who comes back exactly when told is let in, each alone."""
-    size = max(2, burst - less)
-    budgets = budgets_of(replace(TENANT, tokens_per_minute=rate, burst_tokens=max(2, burst)))
-    now_ns = 1_234_567
-    returns: list[tuple[int, Request]] = []
-    for number in range(num_clients):
-        request = make_request(number, 1, size - 1)
-        rejection = budgets.refusal(request, now_ns)
-        if rejection is None:
-            budgets.admit(request, now_ns)
-        else:
-            returns.append((now_ns + rejection.retry_after_ms * NS_PER_MS, request))
-    within_a_day = [r for r in returns if r[0] < now_ns + MAX_RETRY_MS * NS_PER_MS]
-    times = [time_ns for time_ns, _ in within_a_day]
-    assert times == sorted(set(times))
-    for time_ns, request in within_a_day:
-        assert budgets.refusal(request, time_ns) is None
-        budgets.admit(request, time_ns)
-
-
-def test_clients_that_round_up_to_seconds_all_succeed_too() -> None:
-    """Spaced times hold for clients that read only the header in whole seconds."""
-    budgets = budgets_of(replace(TENANT, tokens_per_minute=6000, burst_tokens=100))
-    waiting = []
-    for number in range(20):
-        request = make_request(number, 10, 20)
-        rejection = budgets.refusal(request, 0)
-        if rejection is None:
-            budgets.admit(request, 0)
-        else:
-            waiting.append((-(-rejection.retry_after_ms // 1000), request))
-    tries = 0
-    while waiting:
-        tries += 1
-        assert tries < 100
-        now_s, request = waiting.pop(0)
-        rejection = budgets.refusal(request, now_s * NS_PER_S)
-        if rejection is None:
-            budgets.admit(request, now_s * NS_PER_S)
-        else:
-            waiting.append((now_s + -(-rejection.retry_after_ms // 1000), request))
-        waiting.sort(key=lambda entry: entry[0])
-
-
-def test_a_return_that_nobody_takes_lapses() -> None:
-    """A client that never comes back does not keep the later ones waiting."""
-    line, tat_ns = ReturnLine(), RATE.burst_ns
-    first_ms = line.join(RATE, tat_ns, 10, 0)
-    second_ms = line.join(RATE, tat_ns, 10, 0)
-    assert (first_ms, second_ms) == (10_000, 20_000)
-    later_ns = first_ms * NS_PER_MS + GRACE_NS + 1
-    again_ms = line.join(RATE, later_ns, 100, later_ns)
-    assert again_ms == 18_000, "full 10 s after the second client, whether the first came or not"
 
 
 def test_work_that_never_started_or_was_shed_costs_nothing() -> None:
@@ -399,13 +245,3 @@ def test_no_trick_gets_more_than_the_budget(seed: int) -> None:
         now_s += rng.choice((0.0, 0.0, 0.5, 5.0))
         tenant.act(now_s)
         assert tenant.spent <= 100 + now_s, seed
-
-
-def test_many_open_debits_cost_little_memory_and_settle_in_any_order() -> None:
-    """Thousands of open debits, closed at random, leave nothing behind."""
-    ledger, rng = Ledger(), np.random.default_rng(1)
-    numbers = np.array([ledger.open(2, now) for now in range(3000)])
-    for number in rng.permutation(numbers).tolist():
-        ledger.close(number, 1)
-    assert ledger.tat_ns == 3000
-    assert ledger.num_open == 0
