@@ -51,6 +51,7 @@ from frontends.http.telemetry import Telemetry
 from frontends.http.weight import RequestWeight
 
 UPGRADE = b"upgrade"
+HEADER_OVERHEAD_BYTES = 4  # ": " and CRLF of a header line
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -182,10 +183,11 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
-        self._refuse_if(self._weight.add_url(url))
+        self._refuse_if(self._weight.add_head(len(url)))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._refuse_if(self._weight.add_header(name, value))
+        num_bytes = len(name) + len(value) + HEADER_OVERHEAD_BYTES
+        self._refuse_if(self._weight.add_head(num_bytes))
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:

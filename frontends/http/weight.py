@@ -8,8 +8,6 @@ is.
 from frontends.http.errors import ApiError, overloaded
 from frontends.http.limits import ByteBudget, ConnectionLimits
 
-HEADER_OVERHEAD_BYTES = 4  # ": " and CRLF of a header line
-
 
 class RequestWeight:
     """The bytes of the request that is arriving on one connection."""
@@ -33,18 +31,15 @@ class RequestWeight:
         """A new request begins."""
         self._head_bytes = self._fed_bytes = 0
 
-    def add_url(self, url: bytes) -> ApiError | None:
-        """Count a part of the request line."""
-        return self._add_head(len(url))
-
-    def add_header(self, name: bytes, value: bytes) -> ApiError | None:
-        """Count a header that is complete."""
-        return self._add_head(len(name) + len(value) + HEADER_OVERHEAD_BYTES)
+    def add_head(self, num_bytes: int) -> ApiError | None:
+        """Count a part of the head: of the request line, or a header that is complete."""
+        self._head_bytes += num_bytes
+        return None if self._head_bytes <= self._limits.max_header_bytes else self._head_too_large()
 
     def add_fed(self, num_bytes: int) -> ApiError | None:
         """Count what the parser was given of a head: a header may grow without an end."""
         self._fed_bytes += num_bytes
-        return self._over_head(self._fed_bytes)
+        return None if self._fed_bytes <= self._limits.max_header_bytes else self._head_too_large()
 
     def announce_body(self, headers: list[tuple[bytes, bytes]]) -> ApiError | None:
         """Look at the announced length of the body, whose digits the parser has checked."""
@@ -65,15 +60,8 @@ class RequestWeight:
         self._budget.give(self._body_bytes)
         self._body_bytes = 0
 
-    def _add_head(self, num_bytes: int) -> ApiError | None:
-        self._head_bytes += num_bytes
-        return self._over_head(self._head_bytes)
-
-    def _over_head(self, num_bytes: int) -> ApiError | None:
-        limit = self._limits.max_header_bytes
-        if num_bytes <= limit:
-            return None
-        message = f"The request head is larger than {limit} bytes."
+    def _head_too_large(self) -> ApiError:
+        message = f"The request head is larger than {self._limits.max_header_bytes} bytes."
         return ApiError(431, message, code="header_too_large")
 
     def _over_body(self, num_bytes: int) -> ApiError | None:
