@@ -1,7 +1,7 @@
 """The rows of a plan, from the running table: decodes as arrays, prompts one by one.
 
-Owns: positions and flags of PLAN_ROW, and the same as columns for whoever takes the result in.
-Never knows: who is in the step, or why.
+Owns: positions and flags of PLAN_ROW, the same as columns for whoever takes the result in, and as
+sums for whoever wants to know what it costs. Never knows: who is in the step, or why.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from core.policy.cost_model import StepWork
 from core.request import Request
 from core.sampling_params import NO_LOGPROBS
 from core.scheduler.plan import PLAN_ROW, PlanFlag, RecordArray
@@ -18,6 +19,7 @@ from core.scheduler.running_table import Rows, RunningTable
 PlanRow = tuple[int, int, int, int, int]
 
 _SAMPLE = np.uint32(PlanFlag.SAMPLE)
+_SAMPLE_BIT = int(PlanFlag.SAMPLE)
 _FEEDBACK = np.uint32(PlanFlag.FEEDBACK)
 
 
@@ -79,3 +81,22 @@ def prefill_row(table: RunningTable, request: Request, num_tokens: int) -> PlanR
     if wants_logprobs and first < request.prompt_len > request.num_scored_tokens:
         flags |= PlanFlag.PROMPT_LOGPROBS
     return row, int(table.generation[row]), num_tokens, first, int(flags)
+
+
+def work_of_rows(rows: RecordArray) -> StepWork:
+    """Return the sums of a plan, PLAN_ROW[n], whose decodes come first; one token that is followed
+    by a sample counts as a decode.
+    """
+    work, num_decodes = StepWork(), len(rows)
+    while num_decodes:
+        _, _, num_tokens, context, flags = rows[num_decodes - 1].item()
+        samples = bool(flags & _SAMPLE_BIT)
+        if num_tokens == 1 and samples:
+            break
+        work = work.with_prefill(num_tokens, context, ends=samples)
+        num_decodes -= 1
+    return work._replace(
+        num_decodes=num_decodes,
+        decode_context=int(rows["first_position"][:num_decodes].sum()),
+        num_outputs=work.num_outputs + num_decodes,
+    )

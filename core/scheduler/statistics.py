@@ -139,7 +139,7 @@ def request_view(scheduler: Scheduler, request: Request) -> RequestView:
     return RequestView(
         request_id=request.request_id,
         tenant=request.tenant,
-        traffic_class=request.traffic_class.name.lower(),
+        traffic_class=request.traffic_class.label,
         status=request.status,
         replica=request.replica if request.row >= 0 else -1,
         arrival_ns=request.arrival_ns,

@@ -14,6 +14,7 @@ from core.clock import NS_PER_MS
 from core.policy.calibration import MeasuredStep, fit_basis
 from core.policy.cost_model import CostBasis, StepWork
 from core.scheduler.plan import RecordArray
+from core.scheduler.plan_rows import work_of_rows
 
 SAMPLE_EVERY = 8  # steps
 MAX_SAMPLES = 2048
@@ -78,17 +79,3 @@ class StepSamples:
             float(residuals.std()),
             int(np.median(known)) if len(known) else 0,
         )
-
-
-def work_of_rows(rows: RecordArray) -> StepWork:
-    """Return the sums of a plan, PLAN_ROW[n], whose decodes come first; one token is a decode."""
-    tokens, contexts = rows["num_new_tokens"], rows["first_position"]
-    work, num_decodes = StepWork(), len(rows)
-    while num_decodes and (count := int(tokens[num_decodes - 1])) != 1:
-        num_decodes -= 1
-        work = work.with_prefill(count, int(contexts[num_decodes]))
-    return work._replace(
-        num_decodes=num_decodes,
-        decode_context=int(contexts[:num_decodes].sum()),
-        num_outputs=num_decodes,
-    )

@@ -167,7 +167,7 @@ def after_warm_up(history: History, share: float) -> Mask:
 def by_class(history: History, times: RequestTimes, chosen: Mask) -> dict[str, Summary]:
     """Return the figures of each class that is there."""
     classes = history.workload.traffic_class
-    groups = ((each.name.lower(), chosen & (classes == each)) for each in TrafficClass)
+    groups = ((each.label, chosen & (classes == each)) for each in TrafficClass)
     return {name: summary(history, times, group, chosen) for name, group in groups if group.any()}
 
 

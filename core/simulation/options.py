@@ -100,7 +100,7 @@ def traffic_class(name: str, flag: str) -> TrafficClass:
     try:
         return TrafficClass[name.strip().upper()]
     except KeyError:
-        names = ", ".join(each.name.lower() for each in TrafficClass)
+        names = ", ".join(each.label for each in TrafficClass)
         raise ConfigError(f"{flag}: {name!r} is none of {names}") from None
 
 

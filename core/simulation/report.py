@@ -86,7 +86,7 @@ def _charts(charts: Sequence[str]) -> str:
 def _latency_charts(outcomes: Sequence[Outcome]) -> list[str]:
     charts = []
     for each in TrafficClass:
-        name = each.name.lower()
+        name = each.label
         masks = [outcome.history.workload.traffic_class == each for outcome in outcomes]
         if not masks[0].any():
             continue

@@ -14,11 +14,12 @@ import numpy as np
 from core.engine_core import EngineCore
 from core.metering import Buckets, Metering
 from core.policy.base import Policy
-from core.policy.cost_model import CostBasis, StepWork
+from core.policy.cost_model import CostBasis
 from core.request import Request
 from core.sampling_params import SamplingParams
 from core.scheduler import events as ev
 from core.scheduler.plan import RESULT_ROW, PlanFlag, StepPlan, StepResult, row_dtype
+from core.scheduler.plan_rows import work_of_rows
 from core.scheduler.settings import EngineSettings
 from core.simulation.hardware import KV_BYTES_PER_TOKEN, Hardware
 from core.simulation.history import History, Ints, Recorder
@@ -35,7 +36,6 @@ STEPS_BETWEEN_REPORTS = 1024
 Progress = Callable[[int, int], None]
 
 _SAMPLE = np.uint32(PlanFlag.SAMPLE)
-_SAMPLE_BIT = int(PlanFlag.SAMPLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +204,7 @@ class Simulation:
 
     def _duration_ns(self, plan: StepPlan) -> int:
         hardware = self._settings.hardware
-        duration_ns = self._noise.apply(hardware.duration_ns(work_of(plan)))
+        duration_ns = self._noise.apply(hardware.duration_ns(work_of_rows(plan.rows)))
         if not len(plan.copies):
             return duration_ns
         return duration_ns + hardware.copy_ns(len(plan.copies) * self._settings.engine.block_size)
@@ -241,23 +241,3 @@ class Simulation:
         if now_ns >= self._next_sample_ns:
             self._recorder.samples.add(now_ns, self._core.statistics())
             self._next_sample_ns = now_ns + self._sample_every_ns
-
-
-def work_of(plan: StepPlan) -> StepWork:
-    """Return the sums of a plan, whose decodes come first; one token that is followed by a sample
-    counts as a decode.
-    """
-    rows = plan.rows
-    work, num_decodes = StepWork(), len(rows)
-    while num_decodes:
-        _, _, num_tokens, context, flags = rows[num_decodes - 1].item()
-        samples = bool(flags & _SAMPLE_BIT)
-        if num_tokens == 1 and samples:
-            break
-        work = work.with_prefill(num_tokens, context, ends=samples)
-        num_decodes -= 1
-    return work._replace(
-        num_decodes=num_decodes,
-        decode_context=int(rows["first_position"][:num_decodes].sum()),
-        num_outputs=work.num_outputs + num_decodes,
-    )

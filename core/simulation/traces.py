@@ -194,7 +194,7 @@ class _Rows:
         try:
             return TrafficClass[text.upper()]
         except KeyError:
-            names = ", ".join(each.name.lower() for each in TrafficClass)
+            names = ", ".join(each.label for each in TrafficClass)
             raise self._fault(line, f"class = {text!r} is none of {names}") from None
 
     def _ids(self, text: str, line: int) -> tuple[int, ...]:

@@ -35,8 +35,8 @@ from core.request import Request
 from core.sampling_params import SamplingParams
 from core.scheduler import events as ev
 from core.scheduler.plan import RESULT_ROW, PlanFlag, StepPlan, StepResult, row_dtype
+from core.scheduler.plan_rows import work_of_rows
 from core.scheduler.settings import EngineSettings
-from core.simulation.run import work_of
 from core.tenancy import MAX_MS, ClassesConfig, TrafficClass
 from scripts.bench import _report as report
 from scripts.bench._command import parser_of
@@ -145,7 +145,7 @@ class Load:
         times.plan.append(clock() - began_ns)
         planned_ns = wall() - wall_ns
         assert plan is not None, "a step without work"
-        work = work_of(plan)
+        work = work_of_rows(plan.rows)
         result = self._result(plan, BASIS.duration_ns(work))
         self._now_ns = result.finished_ns
         wall_ns, began_ns = wall(), clock()

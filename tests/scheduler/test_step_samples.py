@@ -4,21 +4,22 @@ import numpy as np
 import pytest
 
 from core.policy.cost_model import CostBasis, StepWork
-from core.scheduler.plan import PLAN_ROW, RecordArray
+from core.scheduler.plan import PLAN_ROW, PlanFlag, RecordArray
+from core.scheduler.plan_rows import work_of_rows
 from core.scheduler.step_samples import (
     LONGEST_PAUSE_NS,
     MIN_SAMPLES,
     SAMPLE_EVERY,
     StepSamples,
-    work_of_rows,
 )
 
 BASIS = CostBasis(4e6, 2e4, 10.0, 50.0, 1e4)
 
 
 def plan_rows(*shares: tuple[int, int]) -> RecordArray:
-    """Return rows of (new tokens, context)."""
+    """Return rows of (new tokens, context); one token is followed by a sample."""
     rows = np.zeros(len(shares), PLAN_ROW)
+    rows["flags"] = [PlanFlag.SAMPLE * (tokens == 1) for tokens, _ in shares]
     rows["num_new_tokens"] = [tokens for tokens, _ in shares]
     rows["first_position"] = [context for _, context in shares]
     return rows
@@ -38,10 +39,11 @@ def sampled(num_samples: int, sigma: float) -> StepSamples:
 
 
 def test_a_plan_is_read_as_sums() -> None:
-    """One token is a decode, more are a chunk of a prompt."""
-    work = work_of_rows(plan_rows((1, 10), (1, 30), (8, 100)))
-    expected = StepWork(num_decodes=2, decode_context=40, num_outputs=2).with_prefill(8, 100)
-    assert work == expected
+    """One token that is followed by a sample is a decode, all others are chunks of prompts."""
+    rows = plan_rows((1, 10), (1, 30), (8, 100), (1, 5))
+    rows["flags"][3] = 0
+    decodes = StepWork(num_decodes=2, decode_context=40, num_outputs=2)
+    assert work_of_rows(rows) == decodes.with_prefill(1, 5).with_prefill(8, 100)
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.1])
