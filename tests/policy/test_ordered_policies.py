@@ -1,91 +1,22 @@
-"""fcfs, priority and static on a fake step that grants whatever fits its budget."""
+"""fcfs, priority and static on a step that grants whatever fits its budget."""
 
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
-from core.errors import Rejection
-from core.policy.base import (
-    Blocked,
-    DecodeBatch,
-    Grant,
-    Policy,
-    Preemption,
-    Relief,
-    ReplicaLoad,
-)
+from core.policy.base import Blocked, Policy, Preemption, Relief, ReplicaLoad
 from core.policy.registry import make_policy
 from core.policy.settings import PolicySettings
-from core.request import Request, RequestStatus
+from core.request import Request
 from core.tenancy import TrafficClass
+from tests.support.policy_step import PolicyStep
 from tests.support.scheduling import make_request
 
 
 @dataclass
-class FakeStep:
-    """A step without memory or rows: waiting requests start unless `blocked` says otherwise."""
+class ShortStep(PolicyStep):
+    """A step that lacks `missing` blocks until somebody gives theirs back."""
 
-    policy: Policy
-    tokens_left: int
-    under_way: list[Request] = field(default_factory=list)
-    decoding: list[Request] = field(default_factory=list)
-    blocked: dict[Request, Blocked] = field(default_factory=dict)
     missing: int = 0
-    now_ns: int = 1
-    replica: int = 0
-    number: int = 1
-    grants: list[tuple[int, int]] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
-    left: dict[Request, int] = field(default_factory=dict)
-
-    @property
-    def num_running(self) -> int:
-        return len(self.under_way) + len(self.decoding)
-
-    @property
-    def may_start_requests(self) -> bool:
-        return True
-
-    def prefills(self) -> list[Request]:
-        return [request for request in self.under_way if self.remaining(request)]
-
-    def decodes(self) -> DecodeBatch:
-        raise NotImplementedError("none of these policies looks at the decodes")
-
-    def defer(self, decodes: npt.NDArray[np.bool_]) -> None:
-        raise NotImplementedError("none of these policies defers")
-
-    def load(self) -> ReplicaLoad:
-        return ReplicaLoad(100, 100, self.num_running)
-
-    def running(self) -> list[Request]:
-        return self.under_way + self.decoding
-
-    def remaining(self, request: Request) -> int:
-        return self.left.get(request, request.prompt_len)
-
-    def hit_tokens(self, request: Request) -> int:
-        return 0
-
-    def start(self, request: Request) -> Blocked:
-        blocked = self.blocked.get(request, Blocked.NOTHING)
-        if blocked is Blocked.NOTHING:
-            self.policy.remove(request)
-            request.move_to(RequestStatus.RUNNING)
-            self.under_way.append(request)
-        return blocked
-
-    def grant(self, request: Request, max_tokens: int) -> Grant:
-        if request.status is not RequestStatus.RUNNING:
-            blocked = self.start(request)
-            if blocked is not Blocked.NOTHING:
-                return Grant(0, blocked)
-        num_tokens = min(max_tokens, self.tokens_left, self.remaining(request))
-        self.left[request] = self.remaining(request) - num_tokens
-        self.tokens_left -= num_tokens
-        self.grants.append((request.request_id, num_tokens))
-        return Grant(num_tokens)
 
     def preempt(
         self, request: Request, relief: Relief = Relief.RECOMPUTE, num_blocks: int = 0
@@ -94,18 +25,8 @@ class FakeStep:
         self.missing -= len(request.block_ids)
         self.blocked.clear()
 
-    def shed(self, request: Request, rejection: Rejection) -> None:
-        raise NotImplementedError("none of these policies sheds")
-
     def missing_blocks(self, request: Request) -> int:
         return self.missing
-
-    def granted(self) -> dict[int, int]:
-        """Return the tokens of each request together."""
-        totals: dict[int, int] = {}
-        for request_id, num_tokens in self.grants:
-            totals[request_id] = totals.get(request_id, 0) + num_tokens
-        return totals
 
 
 def make(name: str, window: int = 4, headroom: float = 0.1) -> Policy:
@@ -129,7 +50,7 @@ def test_prompts_are_computed_in_the_order_of_arrival() -> None:
     """Equal prompts get whole prompts' worth of tokens in the order they came."""
     policy = make("fcfs")
     waiting(policy, 10, 10, 10)
-    step = FakeStep(policy, 25)
+    step = ShortStep(policy, 25)
     policy.fill(step)
     assert step.granted() == {1: 10, 2: 10, 3: 5}
 
@@ -138,7 +59,7 @@ def test_a_short_prompt_is_not_held_up_by_a_long_one() -> None:
     """The first prompt keeps half of the tokens; a shorter one behind it gets what it needs."""
     policy = make("fcfs")
     waiting(policy, 1000, 40)
-    step = FakeStep(policy, 100)
+    step = ShortStep(policy, 100)
     policy.fill(step)
     assert step.granted() == {1: 60, 2: 40}
 
@@ -147,7 +68,7 @@ def test_the_first_prompt_always_gets_half() -> None:
     """However many short prompts there are, the first one gets half of the step."""
     policy = make("fcfs")
     waiting(policy, 1000, *[10] * 30)
-    step = FakeStep(policy, 100)
+    step = ShortStep(policy, 100)
     policy.fill(step)
     assert step.granted()[1] == 50
     assert sum(step.granted().values()) == 100
@@ -157,7 +78,7 @@ def test_a_window_of_one_is_strictly_first_come_first_served() -> None:
     """With one partial prefill a long prompt gets everything until it is done."""
     policy = make("fcfs", window=1)
     waiting(policy, 1000, 40)
-    step = FakeStep(policy, 100)
+    step = ShortStep(policy, 100)
     policy.fill(step)
     assert step.granted() == {1: 100}
 
@@ -166,7 +87,7 @@ def test_a_request_without_memory_has_a_claim() -> None:
     """When the first waiting request lacks memory, none behind it starts."""
     policy = make("fcfs")
     first, _ = waiting(policy, 10, 10)
-    step = FakeStep(policy, 100, blocked={first: Blocked.MEMORY})
+    step = ShortStep(policy, 100, blocked={first: Blocked.MEMORY})
     policy.fill(step)
     assert step.grants == []
 
@@ -175,7 +96,7 @@ def test_a_request_that_belongs_elsewhere_is_passed_over() -> None:
     """A request that another replica should take holds up nobody."""
     policy = make("fcfs")
     first, _ = waiting(policy, 10, 10)
-    step = FakeStep(policy, 100, blocked={first: Blocked.ELSEWHERE})
+    step = ShortStep(policy, 100, blocked={first: Blocked.ELSEWHERE})
     policy.fill(step)
     assert step.granted() == {2: 10}
 
@@ -222,7 +143,7 @@ def test_a_start_takes_memory_from_lower_priorities_last_first() -> None:
     equal = make_request(13, priority=0, arrival_ns=13)
     equal.block_ids = [5] * 9
     [urgent] = waiting(policy, 10)
-    step = FakeStep(
+    step = ShortStep(
         policy, 100, decoding=[*low, equal], blocked={urgent: Blocked.MEMORY}, missing=3
     )
     policy.fill(step)
@@ -236,7 +157,7 @@ def test_nobody_is_preempted_in_vain() -> None:
     low = make_request(10, priority=1)
     low.block_ids = [0]
     [urgent] = waiting(policy, 10)
-    step = FakeStep(policy, 100, decoding=[low], blocked={urgent: Blocked.MEMORY}, missing=3)
+    step = ShortStep(policy, 100, decoding=[low], blocked={urgent: Blocked.MEMORY}, missing=3)
     policy.fill(step)
     assert step.preempted == []
 
@@ -247,7 +168,7 @@ def test_fcfs_preempts_nobody_for_a_start() -> None:
     later = make_request(10, arrival_ns=99)
     later.block_ids = [0] * 9
     [first] = waiting(policy, 10)
-    step = FakeStep(policy, 100, decoding=[later], blocked={first: Blocked.MEMORY}, missing=1)
+    step = ShortStep(policy, 100, decoding=[later], blocked={first: Blocked.MEMORY}, missing=1)
     policy.fill(step)
     assert step.preempted == []
 
@@ -256,10 +177,10 @@ def test_a_static_batch_is_closed_until_it_ends() -> None:
     """While a batch runs nobody joins; when it has ended, all who wait form the next."""
     policy = make("static")
     waiting(policy, 10, 10)
-    busy = FakeStep(policy, 100, decoding=[make_request(9)])
+    busy = ShortStep(policy, 100, decoding=[make_request(9)])
     policy.fill(busy)
     assert busy.grants == []
-    step = FakeStep(policy, 12)
+    step = ShortStep(policy, 12)
     policy.fill(step)
     assert step.granted() == {1: 10, 2: 2}
     assert step.num_running == 2
