@@ -21,8 +21,11 @@ wasteful but not unsafe.
     a running request cannot grow                 →   victim
     how many blocks must stay after a start       →   headroom_blocks
     an operator asks why a request waits          →   why
+    replicas are compared                         →   cost_model
     the board shows how good predictions are      →   prediction
-    the board shows who was served how much       →   standing
+    the board shows who was served how much       →   standing, accounts
+    the board shows what steps left unused        →   leftovers
+    a simulation asks who is safe                 →   is_protected
 """
 
 from collections.abc import Mapping, Sequence

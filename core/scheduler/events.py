@@ -1,6 +1,6 @@
 """Everything that can happen to the engine core from outside, one frozen record each.
 
-Never knows: where an event comes from. Don't subclass these; `EngineCore.on_events` has one method
+Never knows: where an event comes from. Don't subclass these; `EngineCore.on_events` has one case
 for each.
 """
 
