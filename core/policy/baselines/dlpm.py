@@ -7,20 +7,16 @@ however many wait.
 """
 
 from core.policy.base import Step
-from core.policy.baselines.tenant_queues import TenantQueues
-from core.policy.baselines.urgency import Budget, UrgencyPolicy
-from core.policy.baselines.vtc import TenantBudget
-from core.policy.place_queue import Place
+from core.policy.baselines.tenant_turns import TenantTurnsPolicy
 from core.policy.settings import PolicySettings
 from core.request import Request
 
 DEFAULT_QUANTUM_TOKENS = 16_384
 DEFAULT_LOOKAHEAD = 16
-UNDER_WAY, WAITING = 0, 1
 
 
-class DlpmPolicy(UrgencyPolicy):
-    """Prompts under way come first, in the order of arrival."""
+class DlpmPolicy(TenantTurnsPolicy):
+    """The charges of a tenant, less its quanta, are its negative deficit."""
 
     def __init__(
         self,
@@ -33,28 +29,6 @@ class DlpmPolicy(UrgencyPolicy):
         super().__init__(settings)
         self._quantum_tokens = quantum_tokens
         self._lookahead = lookahead
-        self._waiting = TenantQueues(self.place)
-        self._charges: dict[int, int] = {}  # of a tenant, less its quanta: the negative deficit
-
-    def add(self, request: Request) -> None:
-        """Let `request` wait."""
-        self._waiting.add(request)
-
-    def remove(self, request: Request) -> None:
-        """Forget a waiting `request`."""
-        self._waiting.remove(request)
-
-    def urgency(self, request: Request, remaining: int) -> Place:
-        """Return the place of a prompt under way."""
-        return (UNDER_WAY, request.arrival_ns, request.order)
-
-    def place(self, request: Request) -> Place:
-        """Return the place among those with equal hits, behind all that are under way."""
-        return (WAITING, request.arrival_ns, request.order)
-
-    def budget(self, step: Step) -> Budget:
-        """Return all that the step has left."""
-        return TenantBudget(step, self._charges)
 
     def next_waiting(self, step: Step) -> Request | None:
         """Return the longest prefix match of a tenant with a deficit."""
@@ -66,7 +40,3 @@ class DlpmPolicy(UrgencyPolicy):
                 self._charges[tenant] = self._charges.get(tenant, 0) - self._quantum_tokens
         waiting = [r for tenant in served for r in self._waiting.first(tenant, self._lookahead)]
         return max(waiting, key=lambda r: (step.hit_tokens(r), -r.arrival_ns, -r.order))
-
-    def check_integrity(self) -> None:
-        """Assert that the queues are whole."""
-        self._waiting.check_integrity()

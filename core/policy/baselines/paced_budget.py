@@ -9,7 +9,8 @@ from math import ceil
 
 from core.policy.base import DecodeBatch, Step
 from core.policy.baselines.urgency import Budget
-from core.policy.cost_model import CostModel, StepWork, largest_chunk
+from core.policy.cost_model import CostModel, largest_chunk
+from core.policy.gaps import decode_work
 from core.request import Request
 
 TILE = 16  # tokens; a chunk that does not end its prompt is a multiple of it
@@ -21,15 +22,10 @@ class PacedBudget(Budget):
     def __init__(self, step: Step, decodes: DecodeBatch, model: CostModel, limit_ns: int) -> None:
         """Begin with the decodes in the step."""
         super().__init__(step)
-        count = len(decodes.context_tokens)
         self._model = model
         self._limit_ns = limit_ns
         self._tokens = step.tokens_left
-        self._decodes = self._work = StepWork(
-            num_decodes=count,
-            decode_context=int(decodes.context_tokens.sum()),
-            num_outputs=count,
-        )
+        self._decodes = self._work = decode_work(decodes)
 
     def most(self, request: Request) -> int:
         """Return how many tokens of `request` fit now."""
