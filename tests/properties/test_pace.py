@@ -97,7 +97,7 @@ def run(
         max_num_seqs=256,
         max_num_batched_tokens=2048,
         max_num_partial_prefills=64,
-        tuning=PolicyConfig(itl_margin=margin),
+        tuning=PolicyConfig(itl_margin=margin, delivery_ms=0),  # tokens are seen as steps end
     )
     settings = PolicySettings(
         max_num_partial_prefills=64, kv_headroom_fraction=0.0, max_num_seqs=256,
