@@ -65,10 +65,10 @@ class Shedding:
         exemptions: Exemptions,
     ) -> None:
         """Start with nobody waiting."""
-        self.rate = PrefillRate()
-        self.floor = LengthFloor()
+        self._rate = PrefillRate()
+        self._floor = LengthFloor()
         self._under_way = UnderWay()
-        self.protection = Protection(flows, shares, self.rate, self._under_way)
+        self.protection = Protection(flows, shares, self._rate, self._under_way)
         self._settings = settings
         self._flows = flows
         self._shares = shares
@@ -77,11 +77,11 @@ class Shedding:
         self._replays = Replays(
             flows=flows,
             shares=shares,
-            rate=self.rate,
+            rate=self._rate,
             under_way=self._under_way,
             protection=self.protection,
             exemptions=exemptions,
-            floor=self.floor,
+            floor=self._floor,
         )
         self._latest = LatestStarts()
         self._worked_ns: dict[int, int] = {}  # by replica: when it had something to compute last
@@ -95,9 +95,9 @@ class Shedding:
         """
         if not request.ttft_deadline_ns:
             return 0
-        rate = self.rate.fastest()
+        rate = self._rate.fastest()
         needed_ns = request.num_tokens / rate * NS_PER_S if rate else 0.0
-        wanted_ns = max(1, request.ttft_deadline_ns - int(self.floor.lead * needed_ns))
+        wanted_ns = max(1, request.ttft_deadline_ns - int(self._floor.lead * needed_ns))
         return self.protection.place_ns(request, wanted_ns, self._time_of(request))
 
     def add(self, request: Request) -> None:
@@ -119,13 +119,13 @@ class Shedding:
     def started(self, request: Request) -> None:
         """Count a prompt that is served."""
         if not request.has_begun:
-            self.floor.served(request.num_tokens)
+            self._floor.served(request.num_tokens)
             self._replays.started(request, self._now_ns)
             self._exemptions.started(request, self._now_ns)
 
     def lose(self, replica: int) -> None:
         """Forget the rate of a replica that was lost."""
-        self.rate.lose(replica)
+        self._rate.lose(replica)
         self._under_way.lose(replica)
         self._exemptions.lose(replica)
 
@@ -135,9 +135,9 @@ class Shedding:
         model = self._models.of(step.replica)
         if model is None:
             return
-        if not self.rate.of(step.replica):
-            self.rate.guess(step.replica, self._modelled_rate(model))
-        self.rate.begin(step.replica, now_ns)
+        if not self._rate.of(step.replica):
+            self._rate.guess(step.replica, self._modelled_rate(model))
+        self._rate.begin(step.replica, now_ns)
         self._under_way.look_at(step)
         for request in self._latest.pop_before(now_ns):
             self._refuse_if_infeasible(step, request)
@@ -157,7 +157,7 @@ class Shedding:
             self._under_way.look_at(step)  # what it started waits no more
         left_some = self._flows.has_waiting() or bool(step.prefills())
         left_some = left_some and short_of not in OWN_LIMITS
-        self.rate.planned(step.replica, step.now_ns, num_tokens, left_some=left_some)
+        self._rate.planned(step.replica, step.now_ns, num_tokens, left_some=left_some)
 
     def tend(self, room: WaitingRoom, now_ns: int) -> None:
         """Play a piece of the replay, and refuse whom it has shown to be late."""
@@ -185,7 +185,7 @@ class Shedding:
 
     @property
     def _wants_replay(self) -> bool:
-        return self.rate.total() > 0 and len(self.protection.protected) < len(self._latest)
+        return self._rate.total() > 0 and len(self.protection.protected) < len(self._latest)
 
     def _least_ns(self, num_tokens: int) -> int:
         """Return the least time for a prompt, alone on the fastest replica as fast as it has ever
@@ -209,7 +209,7 @@ class Shedding:
         """Return when one that stands at `until_ns` in the order can begin, from now."""
         if not self._under_way.has_any():
             return 0
-        rate = self.rate
+        rate = self._rate
         known = [each for each in self._under_way.replicas if rate.of(each)]
         times = [self._under_way.tokens_of(each, until_ns) / rate.of(each) for each in known]
         return int(min(times, default=0.0) * NS_PER_S)
@@ -236,7 +236,7 @@ class Shedding:
         hopeless = least_ns > request.ttft_deadline_ns - request.arrival_ns
         retry_ms = 0 if hopeless else self._retry_after_ms(0)
         reason = RejectionReason.SHED_INFEASIBLE
-        self.floor.refused(request.num_tokens)
+        self._floor.refused(request.num_tokens)
         step.shed(request, _rejection(reason, request, retry_ms, least_ns, left_ns))
 
     def _refuse_late_heads(self, step: Step, flow: int) -> None:
@@ -246,7 +246,7 @@ class Shedding:
             if not request.has_open_promise or not is_predicted:
                 return
             num_tokens = request.num_tokens - step.hit_tokens(request)
-            own_ns = int(num_tokens / self.rate.fastest() * NS_PER_S)
+            own_ns = int(num_tokens / self._rate.fastest() * NS_PER_S)
             needed_ns = self._soonest_ns(due_ns(request)) + own_ns
             left_ns = request.ttft_deadline_ns - step.now_ns
             if needed_ns <= left_ns:
@@ -276,13 +276,13 @@ class Shedding:
 
     def _predicted(self, request: Request, needed_ns: int, left_ns: int) -> Rejection:
         """Count and word a refusal of what would be late behind others."""
-        self.floor.refused(request.num_tokens)
+        self._floor.refused(request.num_tokens)
         retry_ms = self._retry_after_ms(needed_ns - left_ns)
         return _rejection(RejectionReason.SHED_PREDICTED, request, retry_ms, needed_ns, left_ns)
 
     def _retry_after_ms(self, late_ns: int) -> int:
         """Return when a like request would have been in time, or the queue is shorter."""
-        drain_s = self._waiting_tokens / QUEUE_SHARE_TO_DRAIN / max(1.0, self.rate.total())
+        drain_s = self._waiting_tokens / QUEUE_SHARE_TO_DRAIN / max(1.0, self._rate.total())
         return bounded_retry_ms(max(late_ns // NS_PER_MS, int(1000 * drain_s)))
 
 
