@@ -135,6 +135,9 @@ def run(
     except (RuntimeError, OSError, ValueError, KeyError) as error:
         print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
+    except (asyncio.CancelledError, KeyboardInterrupt):  # SIGTERM, or Ctrl-C
+        print(f"{name}: stopped before it was done", file=sys.stderr)
+        return 2
 
 
 def _commit() -> str:

@@ -1,5 +1,6 @@
 """Figures and bars: percentiles, limits, medians and ratios."""
 
+import asyncio
 import math
 
 import pytest
@@ -55,6 +56,23 @@ def test_a_failing_bar_gives_exit_status_1(capsys: pytest.CaptureFixture[str]) -
     assert report.emit(good, as_json=True) == 0
     assert report.emit(bad, as_json=True) == 1
     assert capsys.readouterr().out.count("\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [(ValueError("no such trace"), "x: ValueError: no such trace\n"),
+     (asyncio.CancelledError(), "x: stopped before it was done\n")],
+)  # fmt: skip
+def test_what_could_not_be_measured_is_one_line(
+    fault: BaseException, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With exit status 2: a fault of the world, or somebody who ended the command."""
+
+    async def fail() -> dict[str, object]:
+        raise fault
+
+    assert report.run("x", fail, as_json=True) == 2
+    assert capsys.readouterr() == ("", line)
 
 
 def test_medians_and_ratios_follow_the_nesting() -> None:
