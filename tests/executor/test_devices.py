@@ -9,8 +9,6 @@ import torch
 from core.errors import ConfigError, StartError
 from core.executor.cpu_device import CpuDevice
 from core.executor.devices import open_device, what_keeps_from_cuda
-from core.executor.gpu import gpu_device
-from core.executor.gpu.gpu_device import GpuDevice
 from core.executor.protocol import ExecutorSettings
 
 CUDA = ExecutorSettings(
@@ -97,12 +95,3 @@ def test_a_lack_of_memory_names_the_machine(error: Exception) -> None:
         raise error
     with pytest.raises(RuntimeError, match="sizes"), device.loading():
         raise RuntimeError("sizes do not match")
-
-
-def test_a_lack_of_memory_names_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a model is loaded, the device's complaint becomes one line."""
-    monkeypatch.setattr(gpu_device, "open_telemetry", lambda device: None)
-    device = GpuDevice(CUDA, torch.device("cuda", 1), "GPU B")
-    said = r"cuda:1 \(GPU B\) has too little memory.* tried to allocate"
-    with pytest.raises(StartError, match=said), device.loading():
-        raise torch.OutOfMemoryError("tried to\nallocate 9 GiB")

@@ -1,4 +1,7 @@
-"""The least executor: a ModelRunner on any backend, whose parts a test may look at."""
+"""The least executor: a ModelRunner on any backend, whose parts a test may look at.
+
+Triton is imported where it is asked for: see `tests.support.triton_device`.
+"""
 
 import math
 from collections.abc import Sequence
@@ -9,14 +12,12 @@ import numpy.typing as npt
 import torch
 
 from core.executor.backend import Backend, CpuBackend
-from core.executor.gpu.backend import TritonBackend
 from core.executor.input_batch import RowTable
 from core.executor.kv_pool import allocate_kv_pool
 from core.executor.model_runner import ModelRunner
 from core.executor.protocol import DoneStep, ExecutorInfo, ExecutorStatistics
 from core.kernels.kernel_set import KernelSet
 from core.kernels.selection import Kernels
-from core.kernels.triton.kernel_set import TritonKernels
 from core.models.decoder import Decoder
 from core.models.decoder_weights import load_weights
 from core.models.model_config import read_model_config
@@ -58,12 +59,16 @@ class RunnerExecutor:
     @staticmethod
     def _kernels(path: str, dtype: torch.dtype, device: str) -> KernelSet:
         if path == "triton":
+            from core.kernels.triton.kernel_set import TritonKernels
+
             return TritonKernels(torch.device(device), dtype)
         return Kernels(native_library() if path == "cpp" else None, dtype)
 
     def _backend(self, kernels: KernelSet, rows: RecordArray) -> Backend:
         if isinstance(kernels, Kernels):
             return CpuBackend(self.model, self.caches, kernels.choice())
+        from core.executor.gpu.backend import TritonBackend
+
         max_blocks = rows.dtype["block_table"].shape[0]
         return TritonBackend(self.model, self.caches, num_rows=len(rows), max_blocks=max_blocks)
 

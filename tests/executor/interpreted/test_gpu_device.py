@@ -5,14 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from core.errors import StartError
+from core.executor.gpu import gpu_device
 from core.executor.gpu.gpu_device import GpuDevice
 from core.executor.local import LocalExecutor
 from core.executor.protocol import ExecutorSettings
 from core.scheduler.plan import CopyDirection, RecordArray
 from tests.executor.test_executors import settings_for
-from tests.kernels.triton.interpreted.streams import DEVICE
 from tests.support.plan_driver import PlanDriver
 from tests.support.tiny_model import write_tiny_model
+from tests.support.triton_device import DEVICE
 
 
 @pytest.fixture(scope="module")
@@ -89,3 +91,12 @@ def test_launched_steps_are_collected_in_order(driver: PlanDriver) -> None:
     assert [result.rows["row"].tolist() for result in results] == [[first.row], [second.row]]
     assert results[1].started_ns >= results[0].finished_ns
     assert driver.executor.statistics().tokens == before + 5
+
+
+def test_a_lack_of_memory_names_the_gpu(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a model is loaded, the device's complaint becomes one line."""
+    monkeypatch.setattr(gpu_device, "open_telemetry", lambda device: None)
+    device = GpuDevice(settings_for(directory), torch.device("cuda", 1), "GPU B")
+    said = r"cuda:1 \(GPU B\) has too little memory.* tried to allocate"
+    with pytest.raises(StartError, match=said), device.loading():
+        raise torch.OutOfMemoryError("tried to\nallocate 9 GiB")

@@ -34,9 +34,9 @@ from core.kernels.triton.work_units import NARROW_ROWS, SPLIT_KEYS
 from core.models.decoder import Decoder
 from core.scheduler.plan import CopyDirection, RecordArray
 from tests.executor.test_executors import settings_for
-from tests.kernels.triton.interpreted.streams import DEVICE
 from tests.support.plan_driver import PlanDriver
 from tests.support.tiny_model import write_tiny_model
+from tests.support.triton_device import DEVICE
 
 KERNELS = {
     "attention": paged_attention.attention_kernel,

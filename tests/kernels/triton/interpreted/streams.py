@@ -5,7 +5,6 @@ that belong to no sequence. A read of what no token of the sequence has written 
 """
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,9 +21,8 @@ from core.kernels.paged_attention import (
     TorchPagedAttention,
 )
 from core.kernels.triton.paged_attention import TritonPagedAttention
+from tests.support.triton_device import DEVICE
 
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cpu" if IS_INTERPRETED else "cuda"
 NUM_BLOCKS = 161  # the first is nobody's: where a mask sends what must not be read
 NUM_POSITIONS = 1024
 NUM_SEQUENCES = 4
