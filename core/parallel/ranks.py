@@ -1,8 +1,9 @@
 """The ranks of a replica: processes that compute one model together, step for step.
 
-Owns: what they exchange. Never knows: what the numbers mean, or how they travel (`socket_ranks`).
-Every rank makes the same calls in the same order; whoever decides something by a clock or a file
-must `agree` on it first, or the ranks wait for each other in different places.
+Owns: what they exchange. Never knows: what the numbers mean, or how they travel (`socket_ranks` on
+a CPU, `collective_ranks` on GPUs). Every rank makes the same calls in the same order; whoever
+decides something by a clock or a file must `agree` on it first, or the ranks wait for each other in
+different places.
 
 A sum is gathered and added up in the order of the ranks, on each of them: all have the same bits,
 and an element's sum does not depend on where it lies in the message, as it does in a ring.
