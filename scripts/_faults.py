@@ -43,25 +43,25 @@ HISTORIES = PROPERTIES + "test_engine_core.py::test_a_seed_finds_no_history_that
 PRESSURE = PROPERTIES + "test_memory_pressure.py::"
 INVARIANCE = PROPERTIES + "test_invariance.py::"
 TRICKS = PROPERTIES + "test_tricks.py::test_no_trick_gets_more_than_the_share"
-SHARES = "core/policy/shares.py"
-FAIR_QUEUE = "core/policy/fair_queue.py"
-CLOSURES = "core/policy/closures.py"
-PROTECTION = "core/policy/protection.py"
-SHEDDING = "core/policy/shedding.py"
-PREEMPTION = "core/policy/preemption.py"
+SHARES = "core/policy/fairness/shares.py"
+FAIR_QUEUE = "core/policy/queues/fair_queue.py"
+CLOSURES = "core/policy/turns/closures.py"
+PROTECTION = "core/policy/lateness/protection.py"
+SHEDDING = "core/policy/lateness/shedding.py"
+PREEMPTION = "core/policy/kv_memory/preemption.py"
 SCHEDULER = "core/scheduler/scheduler.py"
 REPLICA = "core/scheduler/replica.py"
-GAPS = "core/policy/gaps.py"
-PAUSING = "core/policy/pauses.py"
+GAPS = "core/policy/pacing/gaps.py"
+PAUSING = "core/policy/pacing/pauses.py"
 EXACT_GAPS = "tests/properties/test_pace.py::test_an_exact_model_makes_no_gap_late[all-capped-0]"
 PAUSES = "tests/properties/test_pace.py::test_decodes_are_paused_and_resumed_within_the_bound"
 URGENT = (
     "tests/properties/test_pace.py::"
     "test_decodes_that_make_room_for_urgent_prompts_keep_their_own_gaps"
 )
-START_LIMITS = "core/policy/start_limits.py"
-BUDGETS = "core/policy/budgets.py"
-DEBITS = "core/policy/debits.py"
+START_LIMITS = "core/policy/hard_limits/start_limits.py"
+BUDGETS = "core/policy/hard_limits/budgets.py"
+DEBITS = "core/policy/hard_limits/debits.py"
 GATES = "tests/policy/test_gates.py"
 BUDGET_TESTS = "tests/policy/test_budgets.py"
 LIMITS = (
@@ -180,7 +180,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "demand-of-one-class", "P9", f"{PROMISED}test_p9_who_is_protected_is_in_time",
-        "core/policy/deadlines.py",
+        "core/policy/lateness/deadlines.py",
         "total, node = 0, min(index + 1, self._size)",
         "total, node = 0, min(index, self._size)",
     ),
@@ -231,7 +231,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "reserve-not-called-back", "P6",
         "tests/scheduler/test_reserved_memory.py::"
-        "test_a_reserve_that_was_lent_is_back_within_a_step", "core/policy/recall.py",
+        "test_a_reserve_that_was_lent_is_back_within_a_step", "core/policy/kv_memory/recall.py",
         "        if is_owed:\n            return lower\n",
         "        if is_owed and not lower:\n            return lower\n",
     ),
@@ -243,7 +243,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "quarters-the-wrong-way", "P14", f"{PROMISED}test_p14_refusals_are_even_over_lengths",
-        "core/policy/fluid_replay.py",
+        "core/policy/lateness/fluid_replay.py",
         "key=lambda each: (self._refusals[each.quarter],",
         "key=lambda each: (-self._refusals[each.quarter],",
     ),
@@ -313,7 +313,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "row-lent-for-good", "P6",
         "tests/scheduler/test_lent_rows.py::test_a_lent_row_is_back_within_a_step",
-        "core/policy/lent_rows.py",
+        "core/policy/hard_limits/lent_rows.py",
         "            self._call_back(step, limits)",
         "            pass",
     ),

@@ -30,26 +30,26 @@ from core.policy.base import (
     WaitingRoom,
 )
 from core.policy.calibration import CostModels
-from core.policy.company import Company
-from core.policy.contenders import Contenders
 from core.policy.cost_model import CostBasis, CostModel
-from core.policy.exemptions import Exemptions
-from core.policy.flows import Flows, place
-from core.policy.gates import Gates
-from core.policy.leftovers import Leftovers
-from core.policy.lent_rows import LentRows
+from core.policy.fairness.prices import PriceBook
+from core.policy.fairness.shares import Shares
+from core.policy.hard_limits.gates import Gates
+from core.policy.hard_limits.lent_rows import LentRows
+from core.policy.kv_memory.memory import Memory
+from core.policy.kv_memory.preemption import RANKS
+from core.policy.lateness.exemptions import Exemptions
+from core.policy.lateness.shedding import Shedding
 from core.policy.limits import Limits
-from core.policy.locality import Locality
-from core.policy.memory import Memory
-from core.policy.pace import Pace
-from core.policy.place_queue import Place
-from core.policy.preemption import RANKS
-from core.policy.prices import PriceBook
+from core.policy.pacing.company import Company
+from core.policy.pacing.pace import Pace
+from core.policy.pacing.step_budget import StepBudget
+from core.policy.queues.flows import Flows, place
+from core.policy.queues.place_queue import Place
 from core.policy.settings import PolicySettings
-from core.policy.shares import Shares
-from core.policy.shedding import Shedding
-from core.policy.step_budget import StepBudget
-from core.policy.step_shares import StepShares
+from core.policy.turns.contenders import Contenders
+from core.policy.turns.leftovers import Leftovers
+from core.policy.turns.locality import Locality
+from core.policy.turns.step_shares import StepShares
 from core.request import Request, RequestStatus
 
 # Not what expired: its client knew the time and had what came till then, as if it had cancelled.

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 from core.policy.base import Policy
-from core.policy.fcfs import FcfsPolicy
 from core.policy.headrace import HeadracePolicy
-from core.policy.priority import PriorityPolicy
+from core.policy.plain.fcfs import FcfsPolicy
+from core.policy.plain.priority import PriorityPolicy
+from core.policy.plain.static import StaticPolicy
 from core.policy.settings import PolicySettings
-from core.policy.static import StaticPolicy
 
 
 def make_policy(name: str, settings: PolicySettings) -> Policy:

@@ -20,11 +20,11 @@ from core.policy.baselines.srpf import SrpfPolicy
 from core.policy.baselines.urgency_density import UrgencyDensityPolicy
 from core.policy.baselines.vtc import VtcPolicy
 from core.policy.cost_model import CostModel
-from core.policy.fcfs import FcfsPolicy
 from core.policy.headrace import HeadracePolicy
-from core.policy.priority import PriorityPolicy
+from core.policy.plain.fcfs import FcfsPolicy
+from core.policy.plain.priority import PriorityPolicy
+from core.policy.plain.static import StaticPolicy
 from core.policy.settings import PolicySettings
-from core.policy.static import StaticPolicy
 from core.simulation.run import SimulationSettings
 
 Make = Callable[[PolicySettings, CostModel, float], Policy]

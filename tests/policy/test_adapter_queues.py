@@ -1,7 +1,7 @@
 """The order within a flow: by place, and in equal shares among adapters."""
 
-from core.policy.adapter_queues import MAX_ADAPTERS, AdapterQueues
-from core.policy.flows import place
+from core.policy.queues.adapter_queues import MAX_ADAPTERS, AdapterQueues
+from core.policy.queues.flows import place
 from core.request import Request
 from tests.support.scheduling import make_request
 

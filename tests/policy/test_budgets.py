@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from core.clock import NS_PER_S
 from core.errors import RejectionReason
-from core.policy.budgets import Budgets
+from core.policy.hard_limits.budgets import Budgets
 from core.policy.limits import Limits
 from core.request import Request, RequestStatus
 from tests.support.budgets import RATE, TENANT, budgets_of, let_in

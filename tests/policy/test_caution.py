@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.policy.caution import HIGHEST, LOWEST, Caution
+from core.policy.kv_memory.caution import HIGHEST, LOWEST, Caution
 
 
 def test_caution_grows_with_what_is_thrown_away_and_fades_without() -> None:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from core.policy.company import Company
-from core.policy.flows import NO_PROMISE_NS, NOBODY_NS
 from core.policy.limits import Limits
+from core.policy.pacing.company import Company
+from core.policy.queues.flows import NO_PROMISE_NS, NOBODY_NS
 from core.tenancy import ClassConfig, ClassesConfig, TrafficClass
 
 MS = 1_000_000

@@ -6,14 +6,14 @@ import pytest
 from core.clock import NS_PER_MS, NS_PER_S
 from core.config import PolicyConfig
 from core.policy.base import Blocked, Grant
-from core.policy.closures import TRIES
-from core.policy.company import Company
-from core.policy.contenders import Contenders
-from core.policy.flows import Flows
 from core.policy.headrace import HeadracePolicy
 from core.policy.limits import Limits
+from core.policy.pacing.company import Company
+from core.policy.queues.flows import Flows
 from core.policy.settings import PolicySettings
-from core.policy.step_shares import StepShares
+from core.policy.turns.closures import TRIES
+from core.policy.turns.contenders import Contenders
+from core.policy.turns.step_shares import StepShares
 from core.request import Request, RequestStatus
 from core.tenancy import ClassConfig, ClassesConfig, TrafficClass
 from tests.support.policy_step import PolicyStep

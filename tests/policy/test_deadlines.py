@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.policy.deadlines import BUCKET_NS, Demand, FenwickTree, LatestStarts
+from core.policy.lateness.deadlines import BUCKET_NS, Demand, FenwickTree, LatestStarts
 from core.request import Request
 from tests.support.scheduling import make_request
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.policy.debits import Debits
+from core.policy.hard_limits.debits import Debits
 from tests.support.gcra import Debit, Reference
 
 Steps = st.lists(

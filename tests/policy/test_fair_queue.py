@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.policy.fair_queue import FAR, MAX_DEBT, PRECISION, REBASE_ABOVE, FairQueue, FairTable
+from core.policy.queues.fair_queue import (
+    FAR,
+    MAX_DEBT,
+    PRECISION,
+    REBASE_ABOVE,
+    FairQueue,
+    FairTable,
+)
 
 WEIGHTS = st.lists(
     st.one_of(st.sampled_from([0.001, 0.5, 1.0, 3.0, 1000.0]), st.floats(0.001, 1000.0)),

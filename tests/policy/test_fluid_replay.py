@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from core.clock import NS_PER_S
-from core.policy.fluid_replay import FlowQueue, FluidReplay, Queued, ReplaySettings
+from core.policy.lateness.fluid_replay import FlowQueue, FluidReplay, Queued, ReplaySettings
 from core.tenancy import NUM_CLASSES, TrafficClass
 from tests.support.scheduling import make_request
 

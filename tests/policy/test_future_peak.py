@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.policy.future_peak import FuturePeak
+from core.policy.kv_memory.future_peak import FuturePeak
 
 REQUESTS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 80)), max_size=12)
 

@@ -9,7 +9,7 @@ import pytest
 from core.clock import NS_PER_MS, NS_PER_S
 from core.errors import RejectionReason
 from core.policy.base import Blocked, DecodeBatch, ReplicaLoad
-from core.policy.gates import Gates
+from core.policy.hard_limits.gates import Gates
 from core.policy.limits import Limits
 from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from core.policy.length_floor import FIRST_LEAD, LEAD_MAX, RATIO, LengthFloor
+from core.policy.lateness.length_floor import FIRST_LEAD, LEAD_MAX, RATIO, LengthFloor
 
 
 def after(short_rate: float, long_rate: float, count: int = 4000) -> LengthFloor:

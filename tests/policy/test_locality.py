@@ -9,8 +9,8 @@ from core.config import PolicyConfig
 from core.policy.base import Blocked
 from core.policy.headrace import HeadracePolicy
 from core.policy.limits import Limits
-from core.policy.locality import LOOKAHEAD, LOOKS, REST_NS
 from core.policy.settings import PolicySettings
+from core.policy.turns.locality import LOOKAHEAD, LOOKS, REST_NS
 from core.request import Request, RequestStatus
 from core.tenancy import ClassConfig, ClassesConfig, TrafficClass
 from tests.support.policy_step import PolicyStep

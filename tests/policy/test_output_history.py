@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.policy.output_history import EDGES, MAX_SAMPLES, MIN_SAMPLES, OutputHistory
+from core.policy.kv_memory.output_history import EDGES, MAX_SAMPLES, MIN_SAMPLES, OutputHistory
 
 FLOW = 5
 NO_LIMIT = 1 << 30

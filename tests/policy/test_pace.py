@@ -11,10 +11,10 @@ from core.config import PolicyConfig
 from core.policy.base import Blocked, DecodeBatch
 from core.policy.calibration import CostModels
 from core.policy.cost_model import CostBasis, StepWork
-from core.policy.flows import Flows
 from core.policy.limits import Limits
-from core.policy.pace import MARGIN_MAX, Pace
-from core.policy.pauses import LONGEST_PAUSE_NS
+from core.policy.pacing.pace import MARGIN_MAX, Pace
+from core.policy.pacing.pauses import LONGEST_PAUSE_NS
+from core.policy.queues.flows import Flows
 from core.policy.settings import PolicySettings
 from core.request import Request
 from core.tenancy import ClassConfig, ClassesConfig, TrafficClass

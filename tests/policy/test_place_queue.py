@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.policy.place_queue import MIN_STALE_ENTRIES, PlaceQueue
+from core.policy.queues.place_queue import MIN_STALE_ENTRIES, PlaceQueue
 from core.request import Request
 from tests.support.scheduling import make_request
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from core.clock import NS_PER_MS
 from core.policy.base import Relief
 from core.policy.cost_model import CostBasis
+from core.policy.kv_memory.preemption import Need, Victims
+from core.policy.kv_memory.restore_cost import RestoreCosts
 from core.policy.limits import Limits
-from core.policy.preemption import Need, Victims
-from core.policy.restore_cost import RestoreCosts
 from core.policy.settings import PolicySettings
 from core.request import Request
 from core.tenancy import ClassConfig, ClassesConfig, TrafficClass

@@ -3,7 +3,7 @@
 import pytest
 
 from core.clock import NS_PER_MS, NS_PER_S
-from core.policy.prefill_rate import PrefillRate
+from core.policy.lateness.prefill_rate import PrefillRate
 
 
 def after(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from core.clock import NS_PER_S
 from core.config import PolicyConfig
 from core.policy.cost_model import CostBasis, StepWork
-from core.policy.prices import TOKEN_PRICES, PriceBook, Prices, modelled_prices
+from core.policy.fairness.prices import TOKEN_PRICES, PriceBook, Prices, modelled_prices
 
 BASIS = CostBasis(2e6, 5000.0, 0.25, 0.5, 1000.0)
 TUNING = PolicyConfig(price_epoch_s=60)

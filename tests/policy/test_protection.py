@@ -7,16 +7,16 @@ import pytest
 
 from core.clock import NS_PER_MS
 from core.config import PolicyConfig
-from core.policy.fcfs import FcfsPolicy
-from core.policy.flows import Flows
+from core.policy.fairness.prices import PriceBook
+from core.policy.fairness.shares import Shares
+from core.policy.lateness.precedence import Precedence
+from core.policy.lateness.prefill_rate import PrefillRate
+from core.policy.lateness.protection import MAX_LATER, Protection
+from core.policy.lateness.under_way import UnderWay
 from core.policy.limits import Limits
-from core.policy.precedence import Precedence
-from core.policy.prefill_rate import PrefillRate
-from core.policy.prices import PriceBook
-from core.policy.protection import MAX_LATER, Protection
+from core.policy.plain.fcfs import FcfsPolicy
+from core.policy.queues.flows import Flows
 from core.policy.settings import PolicySettings
-from core.policy.shares import Shares
-from core.policy.under_way import UnderWay
 from core.request import Request, RequestStatus
 from core.tenancy import ClassConfig, ClassesConfig, TrafficClass
 from tests.support.policy_step import PolicyStep

@@ -6,11 +6,11 @@ import pytest
 from core.config import PolicyConfig
 from core.policy.base import ReplicaLoad, RunningRows
 from core.policy.cost_model import CostBasis
-from core.policy.flows import Flows
+from core.policy.fairness.prices import PriceBook
+from core.policy.fairness.shares import RESIDENCY_STEPS, Shares
 from core.policy.limits import Limits
-from core.policy.prices import PriceBook
+from core.policy.queues.flows import Flows
 from core.policy.settings import PolicySettings
-from core.policy.shares import RESIDENCY_STEPS, Shares
 from core.request import Request, RequestStatus
 from core.tenancy import NUM_CLASSES, TenantConfig, TrafficClass
 from tests.support.fairness import limits_of, plain_classes

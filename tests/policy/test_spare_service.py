@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from core.policy.base import DecodeBatch
-from core.policy.spare_service import LONGEST, SpareService
+from core.policy.fairness.spare_service import LONGEST, SpareService
 from core.tenancy import NUM_CLASSES, TrafficClass
 from tests.support.scheduling import make_request
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from core.policy.base import DecodeBatch
 from core.policy.limits import Limits
-from core.policy.step_shares import SAVED_STEPS, StepShares
+from core.policy.turns.step_shares import SAVED_STEPS, StepShares
 from core.tenancy import NUM_CLASSES, ClassConfig, ClassesConfig, TrafficClass
 
 INTERACTIVE, STANDARD, BATCH, ADMINISTRATIVE = TrafficClass

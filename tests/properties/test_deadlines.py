@@ -17,7 +17,7 @@ import pytest
 
 from core.clock import NS_PER_S
 from core.errors import RejectionReason
-from core.policy.length_floor import LEAD_MAX
+from core.policy.lateness.length_floor import LEAD_MAX
 from core.request import RequestStatus
 from core.simulation.history import History
 from core.simulation.metrics import request_times

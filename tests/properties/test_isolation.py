@@ -14,7 +14,7 @@ import pytest
 
 from core.clock import NS_PER_MS, NS_PER_S
 from core.config import PolicyConfig
-from core.policy.flows import Flows
+from core.policy.queues.flows import Flows
 from core.request import Request
 from core.simulation.history import History
 from core.simulation.metrics import request_times

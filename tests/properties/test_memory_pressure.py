@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from core.policy.base import Preemption, ReplicaLoad
 from core.policy.headrace import HeadracePolicy
+from core.policy.kv_memory.output_history import MIN_SAMPLES
+from core.policy.kv_memory.preemption import RANKS
 from core.policy.limits import Limits
-from core.policy.output_history import MIN_SAMPLES
-from core.policy.preemption import RANKS
 from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
 from core.sampling_params import SamplingParams

@@ -17,7 +17,7 @@ from core.policy.base import Step
 from core.policy.calibration import MeasuredStep, fit_basis
 from core.policy.cost_model import CostModel, StepWork
 from core.policy.headrace import HeadracePolicy
-from core.policy.pauses import LONGEST_PAUSE_NS
+from core.policy.pacing.pauses import LONGEST_PAUSE_NS
 from core.policy.settings import PolicySettings
 from core.simulation.hardware import HARDWARE
 from core.simulation.history import History

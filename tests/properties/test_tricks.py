@@ -16,7 +16,7 @@ from random import Random
 import pytest
 
 from core.config import PolicyConfig
-from core.policy.rests import KEPT_WINDOWS
+from core.policy.fairness.rests import KEPT_WINDOWS
 from core.request import Request
 from core.scheduler import events as ev
 from core.scheduler.plan import StepPlan

@@ -2,8 +2,8 @@
 
 import pytest
 
+from core.policy.kv_memory.output_history import MIN_SAMPLES
 from core.policy.limits import Limits
-from core.policy.output_history import MIN_SAMPLES
 from core.request import Request, RequestStatus
 from core.sampling_params import SamplingParams
 from core.tenancy import ClassConfig, ClassesConfig, TrafficClass

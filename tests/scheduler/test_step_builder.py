@@ -5,7 +5,7 @@ import numpy as np
 from core.kv_cache.manager import StartQuote
 from core.metering import Metering
 from core.policy.base import Blocked, Grant
-from core.policy.fcfs import FcfsPolicy
+from core.policy.plain.fcfs import FcfsPolicy
 from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
 from core.scheduler.events import ReplicaUp

@@ -1,7 +1,7 @@
 """The token-rate budget of one tenant, to be used by hand."""
 
 from core.clock import NS_PER_S
-from core.policy.budgets import Budgets
+from core.policy.hard_limits.budgets import Budgets
 from core.policy.limits import Limits
 from core.request import Request
 from core.tenancy import TenantConfig

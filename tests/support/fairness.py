@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from core.engine_core import policy_settings
 from core.policy.base import Blocked, DecodeBatch, Step
-from core.policy.contenders import Contenders
 from core.policy.cost_model import CostModel
-from core.policy.flows import Flows
+from core.policy.fairness.shares import Shares
 from core.policy.headrace import HeadracePolicy
 from core.policy.limits import Limits
+from core.policy.queues.flows import Flows
 from core.policy.settings import PolicySettings
-from core.policy.shares import Shares
+from core.policy.turns.contenders import Contenders
 from core.scheduler.settings import EngineSettings
 from core.simulation.engine import SimulatedEngine
 from core.tenancy import NUM_CLASSES, ClassConfig, ClassesConfig, TenantConfig, TrafficClass

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from core.policy.kv_memory.memory import Demand, Memory
 from core.policy.limits import Limits
-from core.policy.memory import Demand, Memory
 from core.policy.settings import PolicySettings
 from core.request import Request
 from core.tenancy import ClassConfig, ClassesConfig, TrafficClass

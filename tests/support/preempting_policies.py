@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from core.policy.base import Preemption, Relief, ReplicaLoad, Step
-from core.policy.fcfs import FcfsPolicy
+from core.policy.plain.fcfs import FcfsPolicy
 from core.policy.settings import PolicySettings
 from core.request import Request
 from core.scheduler.settings import EngineSettings

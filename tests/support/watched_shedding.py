@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from core.engine_core import policy_settings
-from core.policy.exemptions import Exemptions
 from core.policy.headrace import HeadracePolicy
+from core.policy.lateness.exemptions import Exemptions
+from core.policy.lateness.shedding import Shedding
 from core.policy.limits import Limits
-from core.policy.locality import Locality
 from core.policy.settings import PolicySettings
-from core.policy.shedding import Shedding
+from core.policy.turns.locality import Locality
 from core.request import Request
 from core.simulation.cases import promising
 from core.simulation.history import History

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from core.errors import Rejection, RejectionReason
 from core.policy.baselines.edf import StrictGapEdfPolicy
 from core.policy.cost_model import CostModel
-from core.policy.place_queue import Place
+from core.policy.queues.place_queue import Place
 from core.policy.settings import PolicySettings
 from core.request import Request
 

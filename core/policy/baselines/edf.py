@@ -11,7 +11,7 @@ from core.policy.base import Step
 from core.policy.baselines.paced_budget import PacedBudget, tightest_gap_ns
 from core.policy.baselines.urgency import UrgencyPolicy
 from core.policy.cost_model import CostModel
-from core.policy.place_queue import Place
+from core.policy.queues.place_queue import Place
 from core.policy.settings import PolicySettings
 from core.request import Request
 

@@ -10,7 +10,7 @@ from math import ceil
 from core.policy.base import DecodeBatch, Step
 from core.policy.baselines.urgency import Budget
 from core.policy.cost_model import CostModel, largest_chunk
-from core.policy.gaps import decode_work
+from core.policy.pacing.gaps import decode_work
 from core.request import Request
 
 TILE = 16  # tokens; a chunk that does not end its prompt is a multiple of it

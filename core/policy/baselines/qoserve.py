@@ -13,7 +13,7 @@ from core.policy.baselines.paced_budget import PacedBudget, tightest_gap_ns
 from core.policy.baselines.shedding import infeasible
 from core.policy.baselines.urgency import Budget, UrgencyPolicy
 from core.policy.cost_model import CostModel
-from core.policy.place_queue import Place, PlaceQueue
+from core.policy.queues.place_queue import Place, PlaceQueue
 from core.policy.settings import PolicySettings
 from core.request import Request
 

@@ -1,7 +1,7 @@
 """Shortest remaining prompt first, with a fixed token budget."""
 
 from core.policy.baselines.urgency import UrgencyPolicy
-from core.policy.place_queue import Place
+from core.policy.queues.place_queue import Place
 from core.request import Request
 
 

@@ -4,7 +4,7 @@ Owns: which tenants have anybody waiting. Never knows: which tenant is next. A f
 hides no other: each has a queue of its own.
 """
 
-from core.policy.place_queue import PlaceOf, PlaceQueue
+from core.policy.queues.place_queue import PlaceOf, PlaceQueue
 from core.request import Request
 
 

@@ -7,7 +7,7 @@ which tenant is next; subclasses say that. Prompts under way come first, in the 
 from core.policy.base import DecodeBatch, Step
 from core.policy.baselines.tenant_queues import TenantQueues
 from core.policy.baselines.urgency import Budget, UrgencyPolicy
-from core.policy.place_queue import Place
+from core.policy.queues.place_queue import Place
 from core.policy.settings import PolicySettings
 from core.request import Request
 

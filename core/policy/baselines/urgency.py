@@ -8,8 +8,8 @@ subclasses say that.
 from collections.abc import Callable
 
 from core.policy.base import Blocked, Grant, Step
-from core.policy.ordered import OrderedPolicy
-from core.policy.place_queue import Place, PlaceOf
+from core.policy.plain.ordered import OrderedPolicy
+from core.policy.queues.place_queue import Place, PlaceOf
 from core.request import Request
 
 

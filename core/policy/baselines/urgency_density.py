@@ -8,7 +8,7 @@ longer make it comes last. With little load the first rule decides, with much lo
 from core.policy.base import Step
 from core.policy.baselines.urgency import UrgencyPolicy
 from core.policy.cost_model import CostModel, StepWork
-from core.policy.place_queue import Place, PlaceQueue
+from core.policy.queues.place_queue import Place, PlaceQueue
 from core.policy.settings import PolicySettings
 from core.request import Request
 

@@ -1,0 +1,1 @@
+"""Who was served for its weight, and what it was charged; pure."""

@@ -1,0 +1,1 @@
+"""What tenants and classes may never exceed; pure."""

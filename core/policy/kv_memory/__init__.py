@@ -1,0 +1,1 @@
+"""Who has KV memory, and who gives it back; pure."""

@@ -1,0 +1,1 @@
+"""Who would be late, who is protected, and who is refused early; pure."""

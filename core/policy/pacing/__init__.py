@@ -1,0 +1,1 @@
+"""How long a step may last, and what it still takes; pure."""

@@ -1,0 +1,1 @@
+"""Policies that know no promises: one order, or none, decides; pure."""

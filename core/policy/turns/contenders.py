@@ -1,0 +1,235 @@
+"""Whose turn it is in a step: class, then tenant, then request.
+
+Owns: the choice between the heads of all flows, prompts under way and waiting ones. Never knows:
+how many tokens fit, what a charge is, in which order heads of a class stand (`head_order`), what
+closes a flow or a class (`closures`).
+
+    1 strict     classes served before all others, within their caps
+    2 reserved   classes that have not had their reserved share of the step and have no time left
+    3 window     of all heads within both windows, of class and of tenant, the one that is due
+                 first; where nothing is promised, that of the least served class and tenant; in a
+                 class those go last that had requests refused lately, unless one was given the
+                 word to be in time; of the classes those that wait for company
+    4 extension  nobody within the windows can use the step: the least served one that can
+
+At 1 and 2 tenants are within their windows too, as long as any is that can use the step. A reserve
+acts for who has used RESERVE_AFTER of its promise, or was promised nothing: before, deadlines are
+enough, and it would make others late for nothing. If it is known before that nothing can start, and
+no prompt is under way, heads are tried by their deadlines, only to learn what blocks them.
+
+What waits counts for V, blocked or not, unless a limit of its own keeps it from starting.
+"""
+
+import numpy as np
+
+from core.policy.base import Blocked, Grant, Step
+from core.policy.fairness.shares import Shares
+from core.policy.pacing.company import Company
+from core.policy.queues.flows import NOBODY_NS, Flows, due_ns
+from core.policy.turns.closures import Closures, Reasons
+from core.policy.turns.head_order import HeadOrder, Mask, Times
+from core.policy.turns.locality import Locality
+from core.policy.turns.step_shares import CLASSES, StepTokens
+from core.request import Request, RequestStatus
+from core.tenancy import NUM_CLASSES
+
+
+class Contenders:
+    """The heads of one step."""
+
+    def __init__(
+        self,
+        step: Step,
+        flows: Flows,
+        shares: Shares,
+        tokens: StepTokens,
+        reasons: Reasons,
+        locality: Locality,
+    ) -> None:
+        """Collect all heads; `reasons`, int8[flows], keep flows from starting anything."""
+        self._step = step
+        self._flows = flows
+        self._shares = shares
+        self._tokens = tokens
+        self._locality = locality
+        self._closures = Closures(tokens.shares, reasons)
+        self._is_reserved = False  # the turn, so its tokens are bounded by the reserve
+        self._passed_over: tuple[int, ...] = ()  # classes that wait for company
+        self._settled = -1  # the flow whose head is to be looked at before the next turn
+        self._under_way: dict[int, list[Request]] = {}
+        for request in sorted(step.prefills(), key=due_ns, reverse=True):
+            self._under_way.setdefault(request.flow, []).append(request)
+        self._order = HeadOrder(self._due_ns(reasons), self._crowding(), shares, tokens.most)
+        self._has_choice = step.may_start_requests or bool(self._under_way)
+        if self._has_choice:
+            self._order.open_windows()
+        else:
+            self._order.close(self._capped())
+
+    def first_blocked(self) -> Blocked:
+        """Return what blocked the first in turn that was blocked; NOTHING if nobody was."""
+        for blocked in self._closures.blocked.values():
+            return blocked
+        if not self._flows.has_waiting():
+            return Blocked.NOTHING
+        return self.reason(int(self._flows.due_ns.argmin()))
+
+    def flows_under_way(self) -> list[int]:
+        """Return the flows that have prompts under way."""
+        return [flow for flow, requests in self._under_way.items() if requests]
+
+    def reason(self, flow: int) -> Blocked:
+        """Return what blocked the head of `flow`; NOTHING if it only had no turn, or has come
+        since.
+        """
+        reason = self._closures.reason(flow)
+        if reason is Blocked.NOTHING and flow % NUM_CLASSES in self._capped():
+            return Blocked.CLASS_CAP
+        return reason
+
+    def pass_over(self, company: Company, step_ns: int) -> None:
+        """Let classes wait for company in a step that can last `step_ns`; meanwhile they hold
+        nobody back.
+        """
+        waiting = company.passed_over(step_ns, self._order.first_ns, self._step.now_ns)
+        if waiting and self._has_choice and self._order.pass_over(waiting):
+            self._passed_over = waiting
+
+    def next(self) -> Request | None:
+        """Return whose turn it is; its grant must be settled before the next."""
+        if self._is_over():
+            return None
+        if self._settled >= 0:
+            self._update(self._settled)
+            self._settled = -1
+        while (flow := self._next_flow()) >= 0:
+            request = self._head(flow)
+            if request is not None:
+                return self._nearest(request)
+            self._update(flow)  # its head was preempted by this very step
+        return None
+
+    def most_tokens(self, request: Request) -> int:
+        """Return how many tokens one grant may give to `request`."""
+        tokens, traffic_class = self._tokens, request.traffic_class
+        most = tokens.most[traffic_class]
+        return min(most, tokens.reserved[traffic_class]) if self._is_reserved else most
+
+    def needs_reserve(self, request: Request) -> bool:
+        """Tell whether a waiting `request` may start behind a claim only in reserved memory."""
+        return self._closures.needs_reserve(request)
+
+    def settle(self, request: Request, grant: Grant) -> None:
+        """Take in what came of a grant to `request`."""
+        flow, is_blocked = request.flow, grant.blocked is not Blocked.NOTHING
+        mine = self._under_way.get(flow)
+        if mine and mine[-1] is request:
+            if is_blocked:
+                self._closures.blocked.setdefault(flow, grant.blocked)
+            if is_blocked or not self._step.remaining(request):
+                mine.pop()
+            if not mine:
+                del self._under_way[flow]
+        elif is_blocked:
+            self._block(request, grant.blocked)
+        elif self._step.remaining(request):
+            self._under_way.setdefault(flow, []).append(request)
+        self._tokens.take(request.traffic_class, grant.num_tokens)
+        self._settled = flow
+
+    def _is_over(self) -> bool:
+        """Tell whether nothing can start any more, and no prompt is under way."""
+        return not self._under_way and self._closures.has_closed_all
+
+    def _crowding(self) -> Mask | None:
+        """Return the flows that go last in their classes, bool[flows]; None if there are none."""
+        crowding = self._flows.crowding(self._step.now_ns)
+        if crowding is not None:
+            prompts = (request for group in self._under_way.values() for request in group)
+            crowding[[each.flow for each in prompts if each in self._flows.sworn]] = False
+        return crowding
+
+    def _due_ns(self, reasons: Reasons) -> Times:
+        """Return when the head of each flow is due, int64[flows]: NOBODY_NS without one."""
+        due: Times = np.where(reasons, NOBODY_NS, self._flows.due_ns)
+        for flow, requests in self._under_way.items():
+            due[flow] = min(int(due[flow]), due_ns(requests[-1]))
+        return due
+
+    def _next_flow(self) -> int:
+        """Return the flow whose turn it is, or -1."""
+        if not self._has_choice:
+            return self._order.any_earliest()
+        flow = self._privileged()
+        return flow if flow >= 0 else self._within_windows()
+
+    def _privileged(self) -> int:
+        """Return the flow whose turn it is among strict and reserved classes, or -1."""
+        self._is_reserved = False
+        flow = self._order.earliest(self._tokens.shares.strict)
+        if flow < 0:
+            reserving = [c for c in self._tokens.shares.reserving if self._has_reserve(c)]
+            flow = self._order.earliest(reserving)
+            self._is_reserved = flow >= 0
+        return flow
+
+    def _has_reserve(self, traffic_class: int) -> bool:
+        """Tell whether a class is to have some of its reserve now."""
+        left_ns = self._order.first_ns[traffic_class] - self._step.now_ns
+        tokens = self._tokens
+        return tokens.reserved[traffic_class] > 0 and tokens.shares.needs_reserve(
+            traffic_class, left_ns
+        )
+
+    def _within_windows(self) -> int:
+        """Return the flow whose turn it is among all classes, or -1."""
+        within = self._shares.classes_within()
+        flow = self._order.earliest([c for c in within if c not in self._passed_over])
+        if flow < 0 and self._passed_over:
+            flow = self._order.earliest(within)
+        return flow if flow >= 0 else self._extend()
+
+    def _extend(self) -> int:
+        """Return the flow whose turn it is though nobody within the windows can use the step."""
+        can_use = self._order.with_head(but=self._capped())
+        if not np.count_nonzero(can_use):
+            return -1
+        self._order.open_windows()
+        flow = self._order.earliest(self._shares.classes_within())
+        return flow if flow >= 0 else self._shares.least_served(can_use)
+
+    def _nearest(self, head: Request) -> Request:
+        """Return who goes before a waiting `head`, with more of its prompt in the cache."""
+        if head.status is RequestStatus.RUNNING:
+            return head
+        return self._locality.first(self._step, head)
+
+    def _block(self, request: Request, blocked: Blocked) -> None:
+        """A waiting head does not start: close its flow, or more than that."""
+        if self._locality.blocked(self._step, request):
+            return
+        closed = self._closures.add(request, blocked)
+        if closed and not self._is_over():
+            self._order.close(closed)
+            for flow in self._under_way:  # these go on
+                self._update(flow)
+
+    def _capped(self) -> list[int]:
+        """Return the classes that have had the most they may have of the step."""
+        return [c for c in CLASSES if self._tokens.most[c] <= 0]
+
+    def _update(self, flow: int) -> None:
+        """Look at the head of `flow` again."""
+        head = self._head(flow)
+        self._order.update(flow, NOBODY_NS if head is None else due_ns(head))
+
+    def _head(self, flow: int) -> Request | None:
+        under_way = self._under_way.get(flow)
+        while under_way and under_way[-1].status is not RequestStatus.RUNNING:
+            under_way.pop()
+        waiting = None if self._closures.keep_out(flow) else self._flows.head(flow)
+        if not under_way:
+            return waiting
+        if waiting is None or due_ns(under_way[-1]) <= due_ns(waiting):
+            return under_way[-1]
+        return waiting
