@@ -1,7 +1,7 @@
 """A token rate as times: the arithmetic of a tenant's budget, the same for all who check it.
 
 Owns: GCRA in integer nanoseconds, and when refused clients are asked to come back. Never knows: who
-asks, or where the state of a tenant is kept (`policy.hard_limits.budgets`; on the board for others).
+asks, or where the state of a tenant is kept (`hard_limits.budgets`; on the board for others).
 
 The state is one time, the theoretical arrival time (TAT): the bucket is full when it has passed,
 and every token debited moves it on by the time in which the rate gives one. A debit conforms if
