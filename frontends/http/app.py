@@ -19,6 +19,7 @@ from frontends.http.errors import (
     bad_request,
     from_rejection,
     permission_denied,
+    unsupported_coding,
 )
 from frontends.http.exchange import ClientGoneError, Exchange
 from frontends.http.lifecycle import Lifecycle
@@ -110,6 +111,8 @@ class Application:
         origin = exchange.header(b"origin")
         if exchange.method not in SAFE_METHODS and origin is not None:
             self._check_origin(origin, host)
+        if (coding := exchange.header(b"content-encoding")) not in (None, b"identity"):
+            raise unsupported_coding(coding)
         if exchange.path not in OPEN_PATHS:
             exchange.tenant = self._authenticator.tenant_of(exchange.header(b"authorization"))
         if self._lifecycle.is_draining and exchange.method not in SAFE_METHODS:

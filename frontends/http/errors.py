@@ -23,6 +23,7 @@ TIMEOUT = "timeout_error"
 SERVER = "server_error"
 
 MS_PER_S = 1000
+SHOWN_CHARACTERS = 40  # of what a client sent
 
 Header = tuple[bytes, bytes]
 
@@ -110,6 +111,17 @@ def context_length_exceeded(
         f" {num_tokens} tokens{split}. Shorten the prompt or ask for a shorter completion.",
         code=RejectionReason.CONTEXT_LENGTH_EXCEEDED.code,
         reason=RejectionReason.CONTEXT_LENGTH_EXCEEDED,
+    )
+
+
+def unsupported_coding(coding: bytes) -> ApiError:
+    """Return the 415 for a body that is compressed (RFC 9110, 15.5.16)."""
+    shown = coding.decode("latin-1")[:SHOWN_CHARACTERS]
+    return ApiError(
+        415,
+        f"The body has the content coding '{shown}'; it must be sent without one.",
+        code="unsupported_content_encoding",
+        headers=((b"accept-encoding", b"identity"),),
     )
 
 

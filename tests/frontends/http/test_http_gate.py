@@ -266,6 +266,13 @@ def test_no_host_gets_400(rig: HttpRig) -> None:
     assert (answer.status, answer.code) == (400, None)
 
 
+def test_a_compressed_body_gets_415(rig: HttpRig) -> None:
+    """It would be called bad JSON otherwise; the coding is named, and which one is accepted."""
+    answer = rig.post("/v1/chat/completions", b"\x1f\x8b", **{"content-encoding": "gzip"})
+    assert answer.json()["error"]["code"] == "unsupported_content_encoding"
+    assert (answer.status_code, answer.headers["accept-encoding"]) == (415, "identity")
+
+
 def test_two_hosts_get_400(rig: HttpRig) -> None:
     """Of two Host headers a proxy before us may have believed the other one."""
     with rig.connect() as raw:
