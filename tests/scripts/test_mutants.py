@@ -20,10 +20,11 @@ def make_tree(root: Path, test: str) -> Tree:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_every_fault_has_its_place_and_its_test(fault: Fault) -> None:
-    """The text to change occurs once, the change is one, and the file of the test exists."""
+    """The text to change occurs once, the change is one, and the test is in its file."""
     source = (ROOT / fault.path).read_text()
     assert fault.planted(source) != source
-    assert (ROOT / fault.test.partition("::")[0]).is_file()
+    file, _, test = fault.test.partition("::")
+    assert f"def {test.partition('[')[0]}" in (ROOT / file).read_text()
 
 
 def test_names_of_faults_are_unique() -> None:
