@@ -97,7 +97,7 @@ def _attention(
 ) -> Listed:
     shape = AttentionShape(HEADS, KV_HEADS, head_dim, block_size)
     tile = (
-        paged_attention.wide_tile(head_dim, capability, is_ruled=rule.window != 0)
+        paged_attention.wide_tile(head_dim, capability)
         if wide
         else paged_attention.narrow_tile(head_dim)
     )

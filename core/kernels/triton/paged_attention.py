@@ -60,15 +60,15 @@ def narrow_tile(head_dim: int) -> Tile:
     return Tile(NARROW_ROWS, 64 if head_dim <= 128 else 32, num_warps=4, num_stages=3)
 
 
-def wide_tile(head_dim: int, capability: int, *, is_ruled: bool) -> Tile:
+def wide_tile(head_dim: int, capability: int) -> Tile:
     """Return the tile of prompts on a device of this compute capability (80, 90, …).
 
     The sizes are the largest whose registers do not spill; before 90 operands of products lie in
     registers, so heads above 64 have room for half as many keys; from 100 on the widest heads have
-    none for a second stage if scores are capped or windowed (`is_ruled`).
+    none for a second stage.
     """
     if head_dim > 128:
-        return Tile(64, 32, num_warps=8, num_stages=1 if is_ruled and capability >= 100 else 2)
+        return Tile(64, 32, num_warps=8, num_stages=1 if capability >= 100 else 2)
     return Tile(128, 32 if capability < 90 and head_dim > 64 else 64, num_warps=8, num_stages=2)
 
 
@@ -233,11 +233,7 @@ class TritonPagedAttention:
         dtype: torch.dtype = torch.bfloat16,
     ) -> None:
         """`cos_sin` float32 [positions, head_dim], on the device that computes."""
-        wide = wide_tile(
-            shape.head_dim,
-            capability_of(cos_sin.device),
-            is_ruled=rule.softcap != 0.0 or rule.window != 0,
-        )
+        wide = wide_tile(shape.head_dim, capability_of(cos_sin.device))
         self._tiles = narrow_tile(shape.head_dim), wide
         if dtype == torch.float32:
             self._tiles = float32_tiles(shape.head_dim)
