@@ -24,7 +24,7 @@ def test_every_fault_has_its_place_and_its_test(fault: Fault) -> None:
     source = (ROOT / fault.path).read_text()
     assert fault.planted(source) != source
     file, _, test = fault.test.partition("::")
-    assert f"def {test.partition('[')[0]}" in (ROOT / file).read_text()
+    assert f"def {test.partition('[')[0]}(" in (ROOT / file).read_text()
 
 
 def test_names_of_faults_are_unique() -> None:
