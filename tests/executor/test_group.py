@@ -1,6 +1,6 @@
 """What ranks settle while they load: devices of one kind, and one number of blocks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import pytest
@@ -82,3 +82,10 @@ def test_ranks_that_share_memory_add_up_what_they_need() -> None:
     budget = shared_budget(DEMAND, FREE_BYTES // 2, SecondOf(first))
     left = FREE_BYTES - 2 * 5000 - 2 * SAFETY_BYTES
     assert budget.num_blocks == int(left * DEMAND.memory_fraction) // 2000
+
+
+def test_the_memory_of_a_replica_is_that_of_all_its_ranks() -> None:
+    """Each process keeps its own safety; the blocks are the same on all."""
+    demand = replace(DEMAND, weights_bytes=0)
+    one, two = (budget_kv(FREE_BYTES, replace(demand, ranks=ranks)) for ranks in (1, 2))
+    assert one.num_blocks - two.num_blocks == pytest.approx(0.5 * SAFETY_BYTES / 1000, abs=1)

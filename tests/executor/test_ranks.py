@@ -12,7 +12,6 @@ import torch
 
 from core.clock import Clock
 from core.errors import ModelError, RanksError
-from core.executor.kv_budget import SAFETY_BYTES, KvDemand, budget_kv
 from core.executor.local import LocalExecutor
 from core.executor.protocol import Executor, ExecutorSettings
 from core.parallel.ranks import ALONE, agree, sum_of
@@ -206,20 +205,3 @@ def test_a_rank_that_leaves_before_it_says_who_it_is_is_a_named_error(tmp_path: 
 
     with pytest.raises(RanksError, match="rank 0 waits for the others: one has gone"):
         on_all([waiting.join, leave])
-
-
-def test_the_memory_of_a_replica_is_that_of_all_its_ranks() -> None:
-    """Each process keeps its own safety; the blocks are the same on all."""
-    demand = KvDemand(
-        block_bytes=1000,
-        weights_bytes=0,
-        workspace_bytes=0,
-        replicas=1,
-        num_blocks=0,
-        min_blocks=1,
-        memory_fraction=0.5,
-        limit_bytes=2**40,
-    )
-    free_bytes = 2**31
-    one, two = (budget_kv(free_bytes, replace(demand, ranks=ranks)) for ranks in (1, 2))
-    assert one.num_blocks - two.num_blocks == pytest.approx(0.5 * SAFETY_BYTES / 1000, abs=1)
