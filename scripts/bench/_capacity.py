@@ -8,18 +8,18 @@ from collections.abc import Callable
 from math import inf
 
 MAX_STEPS = 16  # of the bracket
+STRIDE = 0.05
 
 
 def capacity(
-    carries: Callable[[float], bool], guess: float, tolerance: float
+    carries: Callable[[float], bool], guess: float, tolerance: float, stride: float = STRIDE
 ) -> tuple[float, float]:
     """Return the highest load carried and the lowest not carried, at most `tolerance` apart.
 
-    The bracket widens from `guess` by a twentieth, then by twice as much each time, until both ends
+    The bracket widens from `guess` by `stride`, then by twice as much each time, until both ends
     are known. 0.0 or infinity comes back for an end that was not found.
     """
-    low, high = 0.0, inf
-    load, stride = guess, 0.05
+    low, high, load = 0.0, inf, guess
     for _ in range(MAX_STEPS):
         if carries(load):
             low = load

@@ -29,6 +29,7 @@ from scripts.bench._policy_studies import STUDIES
 from scripts.bench._report import Bar
 
 QUICK_FACTOR = 5
+ALL = "all"
 QUICK_POLICIES = frozenset({"edf-224", "edf-256", "headrace-open", "headrace-tenants"})
 
 
@@ -44,13 +45,17 @@ def parser() -> argparse.ArgumentParser:
     parse = parser_of("policy", __doc__)
     add = parse.add_argument
     add("--traces", type=Path, required=True, metavar="DIR", help="where the traces lie")
-    add("--study", choices=("all", *STUDIES), default="all", help="which study")
-    add("--policies", metavar="A,B,…", help="of the strict study (default: all; --quick: four)")
-    add("--seeds", type=int, default=3, help="of the strict study (default: 3)")
+    add("--study", choices=(ALL, *STUDIES), default=ALL, help="which study")
+    add(
+        "--policies",
+        metavar="A,B,…",
+        help="of the strict study, or 'all' (default: all; --quick: four)",
+    )
+    add("--seeds", type=int, help="of the strict study (default: 3; --quick: 1)")
     add(
         "--quick",
         action="store_true",
-        help="a fifth of the requests, one seed, references only at their bounds",
+        help="a fifth of the requests, references only at their bounds",
     )
     add("--results", type=Path, metavar="FILE", help="finished runs (default: in the cache folder)")
     return parse
@@ -58,14 +63,17 @@ def parser() -> argparse.ArgumentParser:
 
 def asked(args: argparse.Namespace) -> Asked:
     """Return what the arguments ask; raises ValueError for a policy that no study knows."""
-    known = {name for names in STRICT_POLICIES.values() for name in names}
-    chosen = frozenset(args.policies.split(",")) if args.policies else frozenset()
+    known = frozenset(name for names in STRICT_POLICIES.values() for name in names)
+    usual = QUICK_POLICIES if args.quick else known
+    chosen = frozenset(args.policies.split(",")) if args.policies else usual
+    chosen = known if chosen == {ALL} else chosen
     if unknown := chosen - known:
         raise ValueError(f"no such policy here: {', '.join(sorted(unknown))}")
     runs = Runs(Traces(args.traces).get, args.results or default_results())
+    seeds = range(1, 1 + (args.seeds or (1 if args.quick else 3)))
     if args.quick:
-        return Asked(runs, QUICK_FACTOR, range(1, 2), 0.02, True, chosen or QUICK_POLICIES)
-    return Asked(runs, 1, range(1, 1 + args.seeds), 0.01, False, chosen)
+        return Asked(runs, QUICK_FACTOR, seeds, 0.02, True, chosen)
+    return Asked(runs, 1, seeds, 0.01, False, chosen)
 
 
 def bars_of(name: str, *, is_quick: bool) -> Iterator[Bar]:
@@ -76,7 +84,7 @@ def bars_of(name: str, *, is_quick: bool) -> Iterator[Bar]:
 
 async def run(args: argparse.Namespace) -> dict[str, Any]:
     """Carry out the studies and return the report; raises OSError if a trace is missing."""
-    names = list(STUDIES) if args.study == "all" else [args.study]
+    names = list(STUDIES) if args.study == ALL else [args.study]
     question = asked(args)
     figures = {name: STUDIES[name].ask(question) for name in names}
     bars = [bar for name in names for bar in bars_of(name, is_quick=args.quick)]

@@ -27,7 +27,7 @@ class Asked:
     seeds: range
     tolerance: float
     is_quick: bool
-    policies: frozenset[str]  # of the strict study; empty = all
+    policies: frozenset[str]  # of the strict study
 
     def point(self, trace: str, policy: str, qps: float, **more: Any) -> Point:
         """Return a run with the usual noise."""

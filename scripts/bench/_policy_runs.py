@@ -4,6 +4,7 @@ Owns: what determines a run (`Point`), its figures, and that none is made twice.
 is asked of the runs (`_policy_studies`), what arrives in them (`_policy_loads`).
 """
 
+import ast
 import hashlib
 import json
 import sys
@@ -33,7 +34,7 @@ from core.simulation.study import Case, Outcome, run_case, run_policy
 from core.simulation.traces import Trace, TraceError, read_trace
 from core.simulation.workload import START_NS
 from core.tenancy import ClassConfig, ClassesConfig, TrafficClass
-from scripts.bench._capacity import capacity
+from scripts.bench._capacity import STRIDE, capacity
 from scripts.bench._policy_loads import LAST, LOADS, Load, Point
 
 WARM_UP = 0.1
@@ -59,13 +60,31 @@ Figures = dict[str, Any]
 
 @cache
 def decisions_digest() -> str:
-    """Return a name for the code that decides: other code, other outcomes."""
+    """Return a name for the code that decides: other code, other outcomes. What is said about it
+    does not count.
+    """
     digest = hashlib.sha256()
     for place in DECISIONS:
         path = ROOT / place
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            digest.update(file.read_bytes())
+            digest.update(without_words(file.read_text()).encode())
     return digest.hexdigest()[:16]
+
+
+def without_words(source: str) -> str:
+    """Return what a module does, without comments, docstrings and its looks."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [each for each in body if not is_text(each)]  # type: ignore[attr-defined]
+    return ast.dump(tree)
+
+
+def is_text(statement: ast.stmt) -> bool:
+    """Tell whether a statement is nothing but a string."""
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 class Traces:
@@ -116,14 +135,14 @@ class Runs:
                 file.write(json.dumps(entry) + "\n")
         return self._known[point]
 
-    def capacity(self, point: Point, what: str, tolerance: float) -> float:
+    def capacity(self, point: Point, what: str, tolerance: float, stride: float = STRIDE) -> float:
         """Return the load at which misses reach the limit, searched from `point.qps` on."""
 
         def carries(qps: float) -> bool:
             at = replace(point, qps=round(qps, 4))
             return float(self.outcome(at)[f"{what}_miss_share"]) <= MISS_LIMIT + ROUNDING
 
-        return capacity(carries, point.qps, tolerance)[0]
+        return capacity(carries, point.qps, tolerance, stride)[0]
 
 
 def simulate(point: Point, trace: Trace) -> Figures:

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from core.simulation.traces import Trace, parse_trace
 from core.simulation.workload import resampled
 from core.tenancy import TrafficClass
 from scripts.bench._capacity import capacity
-from scripts.bench._policy import bars_of
-from scripts.bench._policy_capacity import OUR_WAYS, quartile_ratio, wilson_upper
+from scripts.bench._policy import asked, bars_of, parser
+from scripts.bench._policy_asked import Asked
+from scripts.bench._policy_capacity import OUR_WAYS, quartile_ratio, strict, wilson_upper
 from scripts.bench._policy_company import idle_budget_used
 from scripts.bench._policy_loads import (
     LAST,
@@ -27,7 +29,13 @@ from scripts.bench._policy_loads import (
     tiered,
     tiers,
 )
-from scripts.bench._policy_runs import Runs, classes_of, decisions_digest, simulate
+from scripts.bench._policy_runs import (
+    Runs,
+    classes_of,
+    decisions_digest,
+    simulate,
+    without_words,
+)
 from scripts.bench._policy_studies import STUDIES
 
 SMALL = NUM_REQUESTS // 40  # a scale at which 40 requests are left
@@ -207,3 +215,40 @@ def test_a_miss_in_a_hundred_is_carried(tmp_path: Path) -> None:
             file.write(json.dumps(entry) + "\n")
     runs = Runs(unread, path)
     assert runs.capacity(Point("t", "edf-256", 1.0, 0.0, 0.0, 1, 5), "strict", 0.06) == 1.0
+
+
+def test_what_is_said_of_the_code_that_decides_does_not_count() -> None:
+    """Comments, docstrings and layout; every constant does."""
+    plain = without_words("def f(x):\n    return x + 1\n")
+    told = 'def f(x):\n    """Add."""\n    # one\n    return (x\n            + 1)\n'
+    assert without_words(told) == plain != without_words("def f(x):\n    return x + 2\n")
+
+
+def test_more_seeds_and_all_policies_may_be_asked_for_at_a_fifth() -> None:
+    """One seed and four policies are only what is usual there."""
+    words = ["--traces", "t", "--results", "r", "--quick"]
+    usual, more = (
+        asked(parser().parse_args([*words, *each]))
+        for each in ([], ["--seeds", "3", "--policies", "all"])
+    )
+    assert (list(usual.seeds), len(usual.policies)) == ([1], 4)
+    assert (list(more.seeds), more.is_quick) == ([1, 2, 3], True)
+    assert more.policies > usual.policies
+
+
+def test_further_seeds_are_searched_from_what_the_first_carried(tmp_path: Path) -> None:
+    """Two runs are enough where they carry the same."""
+
+    class Known(Runs):
+        asked_for: ClassVar[list[Point]] = []
+
+        def outcome(self, point: Point) -> dict[str, float]:
+            self.asked_for.append(point)
+            return {"strict_miss_share": float(point.qps > 4.1)}
+
+    question = Asked(
+        Known(unread, tmp_path / "r"), 5, range(1, 4), 0.02, True, frozenset({"static"})
+    )
+    row = strict(question)["code"]["static"]
+    assert row["lowest_qps"] == row["highest_qps"] == pytest.approx(4.1, rel=0.02)
+    assert sum((point.trace, point.seed) == ("code", 3) for point in Known.asked_for) == 2
