@@ -84,12 +84,15 @@ class Layout:
         words = [f"{name} {spec.dtype.descr} {spec.shape}" for name, spec in self.arrays.items()]
         return zlib.crc32("\n".join([self.name, *words]).encode())
 
-    def format(self, segment: Segment) -> None:
-        """Write the header; the arrays of a new segment are zero."""
+    @property
+    def header(self) -> bytes:
+        """The first bytes of a segment; the arrays of a new one are zero."""
         padded = (*self.parameters, *(0,) * (MAX_PARAMETERS - len(self.parameters)))
-        _HEADER.pack_into(
-            segment.buffer, 0, _MAGIC, self.version, self.fingerprint, self.total_bytes, *padded
-        )
+        return _HEADER.pack(_MAGIC, self.version, self.fingerprint, self.total_bytes, *padded)
+
+    def format(self, segment: Segment) -> None:
+        """Write the header into a new segment."""
+        segment.buffer[: len(self.header)] = self.header
 
     def views(self, segment: Segment) -> dict[str, AnyArray]:
         """Return the arrays, read-only as the segment is; LayoutVersionError if it has others."""
@@ -132,9 +135,7 @@ def _read_header(segment: Segment) -> tuple[int, int, int, tuple[int, ...]]:
 
 def create_segment(path: Path, layout: Layout) -> Segment:
     """Make the file at `path` with this layout's header; raises as `Segment.create`."""
-    segment = Segment.create(path, layout.total_bytes)
-    layout.format(segment)
-    return segment
+    return Segment.create(path, layout.total_bytes, layout.header)
 
 
 def anonymous_segment(layout: Layout) -> Segment:

@@ -3,11 +3,12 @@
 Owns: creation, preallocation, mapping. Never knows: what the bytes mean (`ipc.layout`), or where
 files belong (`ipc.run_directory`). A file is created by exactly one process, always whole: the room
 is checked and then allocated at once, because a sparse file on a full /dev/shm kills with SIGBUS
-whoever touches it later.
+whoever touches it later, and it gets its name when it is done, so that nobody finds half of one.
 """
 
 import mmap
 import os
+import tempfile
 from pathlib import Path
 
 from ipc.errors import SegmentError, SegmentSpaceError
@@ -28,23 +29,26 @@ class Segment:
         self._buffer: memoryview | None = memoryview(mapping)
 
     @classmethod
-    def create(cls, path: Path, size_bytes: int) -> "Segment":
-        """Make `path` (mode 0600, zeroed, fully allocated) and map it.
+    def create(cls, path: Path, size_bytes: int, head: bytes = b"") -> "Segment":
+        """Make `path` (mode 0600, fully allocated; `head`, then zeros) and map it.
 
         Raises SegmentError if it exists already, SegmentSpaceError if it does not fit.
         """
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fd, unnamed = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         except OSError as error:
             raise SegmentError(f"cannot create {path}: {error.strerror}") from error
         try:
             _allocate(fd, path, size_bytes)
-            return cls(str(path), mmap.mmap(fd, size_bytes))
-        except (OSError, SegmentSpaceError):
-            path.unlink(missing_ok=True)
-            raise
+            segment = cls(str(path), mmap.mmap(fd, size_bytes))
+            segment.buffer[: len(head)] = head
+            os.link(unnamed, path)
+        except OSError as error:
+            raise SegmentError(f"cannot create {path}: {error.strerror}") from error
         finally:
+            os.unlink(unnamed)
             os.close(fd)
+        return segment
 
     @classmethod
     def open(cls, path: Path, *, readonly: bool = False) -> "Segment":

@@ -54,6 +54,7 @@ def test_usage_agrees_with_the_board_over_deaths_and_restarts(
         for child in ("executor.0.0", "scheduler", "admin.0"):
             streams = start_streams(engine.client(), BODIES)
             wait_for_tokens(streams, 5)
+            engine.wait_for_pages()  # what no page has shown dies with the scheduler
             row = engine.kill_child(child)
             join(streams)
             engine.wait_restarted(child, row.epoch)

@@ -61,6 +61,22 @@ def test_a_segment_is_created_once(tmp_path: Path) -> None:
     assert Segment.open(tmp_path / "s").buffer[0] == 9
 
 
+def test_a_segment_has_its_name_when_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then whoever looks for it finds nothing; afterwards all of it, and nothing beside it."""
+    link = os.link
+
+    def whole(unnamed: str, path: Path) -> None:
+        assert not path.exists()
+        assert Path(unnamed).read_bytes() == b"head" + bytes(4092)
+        link(unnamed, path)
+
+    monkeypatch.setattr(os, "link", whole)
+    Segment.create(tmp_path / "s", 4096, b"head")
+    assert [each.name for each in tmp_path.iterdir()] == ["s"]
+
+
 def test_too_little_room_is_said_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A segment that cannot fit names needed and available bytes, and takes and leaves nothing."""
     monkeypatch.setattr(os, "posix_fallocate", lambda *_: pytest.fail("took memory that is short"))
