@@ -6,7 +6,9 @@ judge. Never knows: where a number comes from. None is: not broken.
 """
 
 from core.errors import RETRY_AFTER_MS, Rejection, RejectionReason
-from core.tenancy import ClassConfig, Tenancy, TenantConfig, TrafficClass
+from core.tenancy.classes import ClassConfig, TrafficClass
+from core.tenancy.tenancy import Tenancy
+from core.tenancy.tenants import TenantConfig
 from core.token_rate import TokenRate
 
 

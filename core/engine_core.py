@@ -41,7 +41,7 @@ from core.scheduler.step_builder import StepBuilder
 from core.scheduler.step_results import apply_result
 from core.scheduler.trace_log import TraceLog
 from core.scheduler.waits import with_numbers
-from core.tenancy import NUM_CLASSES
+from core.tenancy.classes import NUM_CLASSES
 
 
 class EngineCore:

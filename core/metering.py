@@ -2,7 +2,7 @@
 
 Owns: every counter and gauge of the engine core, under the names that the scheduler's board page
 uses. Never knows: pages, clocks, how a number is shown. Counters only grow. A tenant's index is its
-row (`core.tenant_rows`).
+row (`core.tenancy.rows`).
 """
 
 from collections.abc import Iterable
@@ -15,8 +15,8 @@ import numpy.typing as npt
 from core.errors import RejectionReason
 from core.histogram import Histogram
 from core.request import RequestStatus
-from core.tenancy import NUM_CLASSES
-from core.tenant_rows import TenantRows
+from core.tenancy.classes import NUM_CLASSES
+from core.tenancy.rows import TenantRows
 
 
 class PreemptionKind(IntEnum):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from core.errors import Rejection
 from core.sampling_params import NO_LOGPROBS, SamplingParams
-from core.tenancy import NUM_CLASSES, TrafficClass
+from core.tenancy.classes import NUM_CLASSES, TrafficClass
 
 
 class RequestStatus(IntEnum):

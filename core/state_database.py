@@ -4,7 +4,7 @@ Owns: where it lies, its tables, how it is opened. Never knows: what is in the r
 alone writes; the supervisor reads once, before any child is there, and other workers read when they
 are asked. WAL: readers never wait for the writer.
 
-    kept        what was changed at run time, by name: "tenancy" is a `core.tenancy_difference`
+    kept        what was changed at run time, by name: "tenancy" is a `core.tenancy.difference`
     usage       what each tenant has used in each hour (UTC, seconds since 1970), by counter
     counted     where the counters of the board stood when they were added to `usage` last
     audit       the commands that changed something or were to, the record of each as JSON

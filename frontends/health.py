@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from core.clock import NS_PER_MS, NS_PER_S
-from core.config import SupervisionConfig
+from core.config.processes import SupervisionConfig
 from core.supervision.states import ProcessState
 from frontends.boards import Boards, kind_of, text_of
 from ipc.heartbeat import Heartbeat, HeartbeatState

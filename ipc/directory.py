@@ -29,7 +29,7 @@ _WORDS_PER_LINE: Final = LINE_BYTES // 8
 
 
 class DirectoryClass(msgspec.Struct, frozen=True, kw_only=True):
-    """One class of traffic; the fields are those of `core.tenancy.ClassConfig`."""
+    """One class of traffic; the fields are those of `core.tenancy.classes.ClassConfig`."""
 
     name: str
     paused: bool = False
@@ -53,7 +53,7 @@ class DirectoryClass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DirectoryTenant(msgspec.Struct, frozen=True, kw_only=True):
-    """One tenant; the fields are those of `core.tenancy.TenantConfig`.
+    """One tenant; the fields are those of `core.tenancy.tenants.TenantConfig`.
 
     Keys are SHA-256 in hex, classes are lower-case names.
     """

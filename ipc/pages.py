@@ -215,7 +215,7 @@ SCHEDULER_PAGE = np.dtype(
         ("rings", RING, (MAX_PAGE_RINGS,)),
         ("num_leftovers", np.int32),
         ("leftovers", LEFTOVER, (MAX_PAGE_LEFTOVERS,)),
-        ("classes", CLASS, (NUM_PAGE_CLASSES,)),  # by core.tenancy.TrafficClass
+        ("classes", CLASS, (NUM_PAGE_CLASSES,)),  # by core.tenancy.classes.TrafficClass
         ("num_tenants", np.int32),
         ("tenants", TENANT, (MAX_PAGE_TENANTS,)),
     ]

@@ -5,7 +5,7 @@ import pytest
 
 from core.clock import NS_PER_MS
 from core.histogram import Histogram
-from core.tenant_rows import OTHER, OTHER_NAME, TenantRows
+from core.tenancy.rows import OTHER, OTHER_NAME, TenantRows
 from ipc.pages import histogram
 
 BOUNDS = (0.01, 0.025)

@@ -17,7 +17,7 @@ from core.scheduler.plan import StepPlan, StepResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorSettings:
-    """Everything an executor must be told, as plain values (see `core.config.EngineConfig`)."""
+    """What an executor must be told, as plain values (see `core.config.engine.EngineConfig`)."""
 
     model_directory: Path
     cache_directory: Path  # compiled kernels and the costs of steps are kept here

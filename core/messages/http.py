@@ -3,7 +3,7 @@
 import msgspec
 
 from core.errors import Rejection
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):

@@ -8,7 +8,7 @@ adds the data path.
 import msgspec
 
 from core.sampling_params import SamplingParams
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from ipc.messages import ControlCall
 
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from core.sampling_params import SamplingParams
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 
 
 class ChatPrompt(msgspec.Struct, frozen=True, tag="chat"):

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from core.tenancy import ClassConfig, ClassesConfig, Tenancy, TenantConfig, TrafficClass
+from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
+from core.tenancy.tenancy import Tenancy
+from core.tenancy.tenants import TenantConfig
 
 
 @dataclass(frozen=True, slots=True)

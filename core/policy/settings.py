@@ -5,7 +5,7 @@ Never knows: files, processes, other parts of the configuration.
 
 from dataclasses import dataclass, field
 
-from core.config import PolicyConfig
+from core.config.scheduling import PolicyConfig
 from core.policy.limits import Limits
 
 

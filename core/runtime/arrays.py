@@ -3,7 +3,7 @@
 Owns: the mapping. Never knows: who writes what when (`core.scheduler.plan`, `ipc.spans`).
 """
 
-from core.config import HeadraceConfig
+from core.config.headrace import HeadraceConfig
 from core.runtime.wiring import rows_layout
 from core.scheduler.plan import RecordArray
 from ipc.child import Child

@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from core.config_file import config_from_json
+from core.config.file import config_from_json
 from core.monotonic_clock import MonotonicClock
 from ipc.child import read_setup
 from ipc.heartbeat import HeartbeatLine, HeartbeatState

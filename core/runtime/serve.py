@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from core.config import HeadraceConfig
-from core.config_file import load_config
+from core.config.file import load_config
+from core.config.headrace import HeadraceConfig
 from core.errors import ConfigError
 from core.executor.threads import available_cores, resolve_threads
 from core.model_card import ModelCard

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from core.config import HeadraceConfig
+from core.config.headrace import HeadraceConfig
 from core.sampling_params import MAX_TOP_LOGPROBS
 from core.scheduler.frames import OUTPUT_HEADER, PLAN_HEADER, RESULT_HEADER
 from core.scheduler.plan import COPY, LOGPROB, OUTPUT, PLAN_ROW, RESULT_ROW, row_dtype

@@ -11,7 +11,7 @@ from core.policy.base import Blocked
 from core.request import Request, RequestStatus
 from core.scheduler.decisions import DecisionKind, DecisionLog
 from core.scheduler.trace_log import TraceLog
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 
 _PREEMPTIONS = {
     PreemptionKind.RECOMPUTE: DecisionKind.PREEMPT,

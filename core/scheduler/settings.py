@@ -6,7 +6,8 @@ Never knows: files, processes, the model beyond its end-of-text ids.
 from dataclasses import dataclass, field
 
 from core.clock import NS_PER_MS
-from core.config import EngineConfig, PolicyConfig, SchedulerConfig
+from core.config.engine import EngineConfig
+from core.config.scheduling import PolicyConfig, SchedulerConfig
 from core.policy.limits import Limits
 
 

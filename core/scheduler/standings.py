@@ -16,8 +16,8 @@ from core.policy.base import Standing
 from core.policy.limits import Limits
 from core.scheduler.replica import ReplicaState
 from core.scheduler.scheduler import Scheduler
-from core.tenancy import CLASS_NAMES, NUM_CLASSES, TrafficClass
-from core.tenant_rows import OTHER
+from core.tenancy.classes import CLASS_NAMES, NUM_CLASSES, TrafficClass
+from core.tenancy.rows import OTHER
 
 WINDOW_NS = 10 * NS_PER_S
 SAMPLE_NS = NS_PER_S

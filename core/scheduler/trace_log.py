@@ -10,7 +10,7 @@ import numpy as np
 from core.errors import RejectionReason
 from core.request import Request, RequestStatus
 from core.scheduler.step_samples import StepSamples
-from core.tenancy import CLASS_NAMES
+from core.tenancy.classes import CLASS_NAMES
 
 MAX_ROWS = 100_000
 

@@ -14,7 +14,7 @@ from core.drain_rate import DrainRate
 from core.metering import Metering
 from core.policy.base import Policy
 from core.request import Request, RequestStatus
-from core.tenancy import NUM_CLASSES
+from core.tenancy.classes import NUM_CLASSES
 
 
 class WaitingQueue:

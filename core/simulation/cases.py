@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from core.config import HeadraceConfig
-from core.config_file import apply_override, config_from_table
+from core.config.file import apply_override, config_from_table
+from core.config.headrace import HeadraceConfig
 from core.policy.cost_model import CostBasis
 from core.policy.limits import Limits
 from core.scheduler.settings import EngineSettings
@@ -17,7 +17,8 @@ from core.simulation.hardware import Hardware
 from core.simulation.noise import NoiseSettings
 from core.simulation.run import END_OF_TEXT, SimulationSettings
 from core.simulation.workload import Promise, Workload, promises_of, with_default_classes
-from core.tenancy import DEFAULT_TENANT, ClassConfig, TrafficClass
+from core.tenancy.classes import ClassConfig, TrafficClass
+from core.tenancy.tenants import DEFAULT_TENANT
 
 GPU_DEFAULTS = {"max_num_seqs": 256, "max_num_batched_tokens": 2048}
 MS_PER_S = 1000

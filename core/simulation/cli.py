@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 from rich.progress import TimeRemainingColumn as Remaining
 
-from core.config import HeadraceConfig
-from core.config_file import read_toml
+from core.config.file import read_toml
+from core.config.headrace import HeadraceConfig
 from core.simulation import cases, options
 from core.simulation.cases import Machine
 from core.simulation.hardware import HARDWARE

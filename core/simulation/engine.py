@@ -21,7 +21,7 @@ from core.scheduler.plan import OutputBatch, OutputKind, StepPlan, row_dtype
 from core.scheduler.settings import EngineSettings
 from core.simulation.modelled_executor import ModelledExecutor, NextToken, StepModel, hashed_token
 from core.simulation.virtual_clock import VirtualClock
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 
 MAX_TENANTS = 64
 BUCKETS = Buckets((0.3, 1.0, 10.0, 100.0), (0.001, 0.01, 0.1, 1.0), (0.001, 0.01, 0.1, 1.0))

@@ -25,7 +25,7 @@ from core.clock import NS_PER_S
 from core.errors import RejectionReason
 from core.request import RequestStatus
 from core.simulation.history import History, Ints
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]

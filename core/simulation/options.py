@@ -16,7 +16,7 @@ from core.simulation.workload import (
     with_one_tenant,
     with_zipf_tenants,
 )
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 
 MAX_TENANTS = 1000
 CLASS_SEED, TENANT_SEED = 101, 102  # added to the seed, so that both draws differ

@@ -13,7 +13,7 @@ from core.errors import RejectionReason
 from core.policy.base import Blocked
 from core.simulation.history import History
 from core.simulation.metrics import Mask, RequestTimes
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 
 ITL_REASONS = (Blocked.ITL,)
 RESERVE_REASONS = (Blocked.RESERVE, Blocked.CLASS_CAP)

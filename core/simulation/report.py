@@ -21,7 +21,7 @@ from core.simulation.tables import (
     overview_table,
     promise_table,
 )
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 
 MAX_SHARES = 7  # tenants shown by name in the chart of shares; the others together
 NUM_WINDOWS = 120

@@ -26,7 +26,7 @@ from core.simulation.history import History, Ints, Recorder
 from core.simulation.noise import NO_NOISE, Noise, NoiseSettings
 from core.simulation.virtual_clock import VirtualClock
 from core.simulation.workload import START_NS, Workload
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 
 BUCKETS = Buckets((1.0,), (0.1,), (0.1,))
 END_OF_TEXT = 1

@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.errors import HeadraceError
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 
 REQUIRED = ("arrival_s", "prompt_tokens", "output_tokens")
 OPTIONAL = ("tenant", "session", "class", "prefix_hit_tokens", "hash_ids_512", "max_tokens")

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from core.clock import NS_PER_S
 from core.simulation.traces import HASHED_BLOCK_TOKENS, Trace
-from core.tenancy import ClassesConfig, TenantConfig, TrafficClass
+from core.tenancy.classes import ClassesConfig, TrafficClass
+from core.tenancy.tenants import TenantConfig
 
 Mask = npt.NDArray[np.bool_]
 

@@ -8,7 +8,7 @@ them.
 from dataclasses import dataclass
 from enum import Enum
 
-from core.config import HeadraceConfig
+from core.config.headrace import HeadraceConfig
 
 
 class ChildKind(Enum):

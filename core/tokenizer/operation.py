@@ -15,7 +15,7 @@ from core.messages.http import Failed, Queued
 from core.messages.scheduler import Submit
 from core.messages.tokenizer import Generate, TextPrompt
 from core.sampling_params import MAX_STOP_CHARACTERS, MAX_STOP_STRINGS
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from core.tokenizer.choice import Choice, ChoiceState
 from core.tokenizer.detokenizer import detokenizer
 from core.tokenizer.prompts import ContextLengthError, PromptError

@@ -18,7 +18,7 @@ from core.arrival_limits import is_paused
 from core.errors import Rejection
 from core.messages.http import Detokenized, Failed, Started, Tokenized
 from core.messages.tokenizer import Cancel, Detokenize, Generate, Tokenize, ToTokenizer
-from core.tenancy import Tenancy
+from core.tenancy.tenancy import Tenancy
 from core.tokenizer.choice import ChoiceState
 from core.tokenizer.intake import Encoding, Intake
 from core.tokenizer.operation import Operation, TokenizerFacts, prompt_fault, request_fault

@@ -13,7 +13,7 @@ import msgspec
 from core.messages.http import TokenLogprob
 from core.request import FINISH_REASONS, FinishReason, RequestStatus
 from core.scheduler.plan import OUTPUT, OutputBatch, OutputKind
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from core.tokenizer.choice import Choice, ChoiceState, SequenceGapError
 from core.tokenizer.operations import Operations
 from core.tokenizer.refusals import engine_restarted, rejection_of

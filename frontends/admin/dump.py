@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from core.config import HeadraceConfig
+from core.config.headrace import HeadraceConfig
 from frontends.admin.audit_lines import last_records
 from frontends.admin.redaction import without_secrets
 from frontends.boards import Boards, text_of

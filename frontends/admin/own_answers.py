@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from core.config import HeadraceConfig
+from core.config.headrace import HeadraceConfig
 from core.errors import StateError
 from frontends.admin.audit import iso_time
 from frontends.admin.audit_table import Question, answer, answer_from_log

@@ -23,8 +23,8 @@ import uvloop
 import zmq
 
 from core.clock import Clock
-from core.config import HeadraceConfig
-from core.config_file import config_from_json
+from core.config.file import config_from_json
+from core.config.headrace import HeadraceConfig
 from core.model_card import ModelCard, card_from_json
 from core.user_directories import state_directory
 from frontends.admin import views

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from core.clock import NS_PER_S
-from core.config import SupervisionConfig
+from core.config.processes import SupervisionConfig
 from core.errors import RejectionReason
 from core.supervision.states import ProcessState
-from core.tenancy import CLASS_NAMES
+from core.tenancy.classes import CLASS_NAMES
 from frontends.boards import Boards, text_of
 from frontends.health import assess, last_step_age_s, oldest_wait_s
 from frontends.metrics.engine import leftovers_of

@@ -4,8 +4,8 @@ import argparse
 
 import msgspec
 
-from core.config_docs import key_descriptions
-from core.config_file import config_to_toml, load_config
+from core.config.docs import key_descriptions
+from core.config.file import config_to_toml, load_config
 from core.errors import ConfigError
 from core.terminal import ExitCode, Terminal
 from frontends.cli.config_flags import SERVE_SHORTCUTS, add_config_flags, overrides_of

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
-from core.config import HeadraceConfig
-from core.config_docs import key_help
+from core.config.docs import key_help
+from core.config.headrace import HeadraceConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from core.config import HeadraceConfig
+from core.config.headrace import HeadraceConfig
 from core.terminal import CommandError, ExitCode, Terminal
 from core.user_directories import cache_directory
 from frontends.cli.control_client import Engine, call, find_engine

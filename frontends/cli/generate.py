@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from core.config import HeadraceConfig
+from core.config.headrace import HeadraceConfig
 from core.terminal import CommandError, ExitCode, Terminal
 from frontends.cli.api_client import ApiClient
 from frontends.cli.config_flags import (

@@ -14,8 +14,8 @@ from collections.abc import Callable
 import uvloop
 import zmq
 
-from core.config import HeadraceConfig
-from core.config_file import config_from_json
+from core.config.file import config_from_json
+from core.config.headrace import HeadraceConfig
 from core.errors import ConfigError
 from core.messages.http import ToHttp
 from core.messages.tokenizer import ToTokenizer

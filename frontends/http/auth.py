@@ -12,7 +12,8 @@ import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from core.tenancy import DEFAULT_TENANT, TrafficClass
+from core.tenancy.classes import TrafficClass
+from core.tenancy.tenants import DEFAULT_TENANT
 from frontends.bearer import bearer_key
 from frontends.http.errors import bad_request, class_forbidden, invalid_api_key
 from ipc.directory import DirectorySnapshot, DirectoryTenant

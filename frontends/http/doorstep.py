@@ -23,8 +23,9 @@ from core.arrival_limits import (
 from core.clock import NS_PER_MS, NS_PER_S, Clock
 from core.errors import Rejection, RejectionReason
 from core.messages.tokenizer import ChatPrompt, Generate, IdsPrompt, Prompt
-from core.tenancy import Tenancy, TenantConfig
-from core.tenant_directory import tenancy_of
+from core.tenancy.directory import tenancy_of
+from core.tenancy.tenancy import Tenancy
+from core.tenancy.tenants import TenantConfig
 from core.token_rate import ReturnLine, TokenRate
 from frontends.boards import Boards
 from frontends.http.errors import Header, from_rejection

@@ -13,7 +13,7 @@ import orjson
 
 from core.errors import RETRY_AFTER_MS, Rejection, RejectionReason
 from core.messages.http import Chunk, Failed
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 
 INVALID_REQUEST = "invalid_request_error"
 RATE_LIMIT = "rate_limit_error"

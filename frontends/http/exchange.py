@@ -12,8 +12,8 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from core.errors import RejectionReason
-from core.tenancy import TrafficClass
-from core.tenant_rows import OTHER_NAME
+from core.tenancy.classes import TrafficClass
+from core.tenancy.rows import OTHER_NAME
 from frontends.http.auth import Tenant
 from frontends.http.errors import ApiError, Header
 from frontends.http.telemetry import Telemetry

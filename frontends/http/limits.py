@@ -13,7 +13,7 @@ that unread bytes cause.
 from dataclasses import dataclass
 from enum import Enum
 
-from core.config import HttpConfig
+from core.config.processes import HttpConfig
 
 MS_PER_S = 1000
 LINGER_S = 1.0

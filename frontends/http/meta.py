@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from core.config import SupervisionConfig
+from core.config.processes import SupervisionConfig
 from frontends.boards import Boards
 from frontends.health import Health, Verdict, assess
 from frontends.http.exchange import JSON, Exchange

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from core.errors import RejectionReason
 from core.histogram import Histogram
 from core.messages.http import Chunk
-from core.tenancy import NUM_CLASSES, TrafficClass
-from core.tenant_rows import TenantRows
+from core.tenancy.classes import NUM_CLASSES, TrafficClass
+from core.tenancy.rows import TenantRows
 from ipc.pages import (
     CHOICE_BUCKETS,
     ITL_BUCKETS_S,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from core.clock import NS_PER_MS, Clock
-from core.config import HeadraceConfig
+from core.config.headrace import HeadraceConfig
 from core.model_card import ModelCard
 from frontends.boards import Boards
 from frontends.engine_client import EngineClient

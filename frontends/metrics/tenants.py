@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from core.tenancy import CLASS_NAMES
+from core.tenancy.classes import CLASS_NAMES
 from frontends.boards import Boards, text_of
 from frontends.metrics.exposition import Exposition, Family, Labels
 from frontends.metrics.shown import (

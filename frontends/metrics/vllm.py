@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.config import HeadraceConfig
+from core.config.headrace import HeadraceConfig
 from core.request import FINISH_REASONS, FinishReason
 from frontends.boards import Boards
 from frontends.metrics.exposition import Exposition, Labels

@@ -9,11 +9,11 @@ import secrets
 from dataclasses import dataclass
 
 from core.clock import NS_PER_MS, NS_PER_S
-from core.config import HeadraceConfig
+from core.config.headrace import HeadraceConfig
 from core.messages.tokenizer import Generate, Prompt
 from core.model_card import ModelCard
 from core.sampling_params import NO_LOGPROBS, SamplingParams
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from frontends.engine_client import new_operation_id
 from frontends.http.auth import TIERS, traffic_class_for
 from frontends.http.errors import ApiError, bad_request, model_not_found

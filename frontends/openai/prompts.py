@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
-from core.config import MAX_MODEL_LEN_LIMIT
+from core.config.engine import MAX_MODEL_LEN_LIMIT
 from core.messages.tokenizer import ChatPrompt, IdsPrompt, Prompt, TextPrompt
 from frontends.http.errors import (
     bad_request,

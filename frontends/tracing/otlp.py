@@ -28,9 +28,9 @@ from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from core.config.tracing import TracingConfig
 from core.errors import RejectionReason
 from core.messages.tokenizer import ChatPrompt, Generate
-from core.tracing_config import TracingConfig
 from frontends.tracing.passage import Passage
 
 MAX_WAITING_SPANS = 4096

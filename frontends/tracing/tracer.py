@@ -9,8 +9,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Protocol
 
+from core.config.tracing import TracingConfig
 from core.errors import ConfigError
-from core.tracing_config import TracingConfig
 from frontends.tracing.passage import Passage
 
 OTLP = "frontends.tracing.otlp"

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from core.config import EngineConfig
+from core.config.engine import EngineConfig
 from frontends.cli.control_client import Engine as Target
 from frontends.cli.control_client import call, find_engine
 from ipc.messages import ControlReply

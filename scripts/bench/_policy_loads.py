@@ -33,7 +33,7 @@ from core.simulation.workload import (
     with_one_tenant,
     with_zipf_tenants,
 )
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 
 NUM_REQUESTS = 40_000
 NUM_TENANTS = 8

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from core.clock import NS_PER_S
-from core.config import PolicyConfig, SchedulerConfig
+from core.config.scheduling import PolicyConfig, SchedulerConfig
 from core.errors import RejectionReason
 from core.policy.limits import Limits
 from core.scheduler.settings import EngineSettings
@@ -33,7 +33,7 @@ from core.simulation.run import END_OF_TEXT, Simulation, SimulationSettings
 from core.simulation.study import Case, Outcome, run_case, run_policy
 from core.simulation.traces import Trace, TraceError, read_trace
 from core.simulation.workload import START_NS
-from core.tenancy import ClassConfig, ClassesConfig, TrafficClass
+from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
 from scripts.bench._capacity import STRIDE, capacity
 from scripts.bench._policy_loads import LAST, LOADS, Load, Point
 

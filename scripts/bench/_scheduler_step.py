@@ -37,7 +37,7 @@ from core.scheduler import events as ev
 from core.scheduler.plan import RESULT_ROW, PlanFlag, StepPlan, StepResult, row_dtype
 from core.scheduler.plan_rows import work_of_rows
 from core.scheduler.settings import EngineSettings
-from core.tenancy import MAX_MS, ClassesConfig, TrafficClass
+from core.tenancy.classes import MAX_MS, ClassesConfig, TrafficClass
 from scripts.bench import _report as report
 from scripts.bench._command import parser_of
 from scripts.bench._report import Bar, percentile

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from core.tenancy import CLASS_NAMES
+from core.tenancy.classes import CLASS_NAMES
 from scripts.bench import _report as report
 from scripts.bench._agree_sources import Scrape
 from scripts.bench._client import Client

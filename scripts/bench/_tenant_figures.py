@@ -7,8 +7,8 @@ are made, or which figures are good enough.
 from collections.abc import Sequence
 from typing import Any
 
-from core.config_file import load_config
-from core.tenancy import TrafficClass
+from core.config.file import load_config
+from core.tenancy.classes import TrafficClass
 from scripts.bench import _report as report
 from scripts.bench._client import Timeline
 from scripts.bench._tenant_loads import Progress

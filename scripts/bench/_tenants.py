@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from core.config_file import load_config
+from core.config.file import load_config
 from scripts.bench import _report as report
 from scripts.bench._client import Client, Prompts
 from scripts.bench._command import parser_of, run_command

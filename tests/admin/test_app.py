@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from core.config import SupervisionConfig
+from core.config.processes import SupervisionConfig
 from core.monotonic_clock import MonotonicClock
 from frontends.admin.access import Access
 from frontends.admin.app import AdminApp

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ipc.control
-from core.config import MAX_REPLICAS
+from core.config.engine import MAX_REPLICAS
 from core.scheduler.decisions import DecisionKind
 from ipc.control.declaration import (
     LAST_REPLICA,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from core.clock import NS_PER_S
-from core.config import SupervisionConfig
+from core.config.processes import SupervisionConfig
 from core.supervision.states import ProcessState
 from frontends.boards import Boards
 from frontends.health import Health, assess

@@ -16,7 +16,7 @@ from core.errors import RejectionReason
 from core.messages.http import Chunk
 from core.metering import PreemptionCause, PreemptionKind
 from core.request import RequestStatus
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from frontends.boards import Boards, Page
 from frontends.http.telemetry import StreamTimer, Telemetry
 from frontends.metrics.exposition import Exposition, Family, Kind

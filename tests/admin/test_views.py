@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from core.clock import NS_PER_S
-from core.config import SupervisionConfig
+from core.config.processes import SupervisionConfig
 from core.errors import RejectionReason
 from core.supervision.states import ProcessState
-from core.tenancy import CLASS_NAMES
+from core.tenancy.classes import CLASS_NAMES
 from frontends.admin import views
 from frontends.boards import Boards
 from frontends.metrics.vllm import EngineFacts

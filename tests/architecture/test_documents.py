@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from core.config import HeadraceConfig
+from core.config.headrace import HeadraceConfig
 from core.policy.base import Blocked
 from core.scheduler.decisions import DecisionKind
 from frontends.cli.verbs import VERBS

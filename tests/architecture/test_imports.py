@@ -35,6 +35,7 @@ PLANTS = {
     "frontends/health.py": "import core.scheduler.plan",
     "frontends/http/sse.py": "import frontends.admin.access",
     "core/models/decoder.py": "import core.config",
+    "core/tenancy/classes.py": "import core.config",
 }
 CONTRACTS = (
     "Arrows point one way",
@@ -43,6 +44,7 @@ CONTRACTS = (
     "Frontends know the engine's vocabulary, not its parts",
     "The OpenAI port knows nothing of the admin pool",
     "Models run without configuration or processes",
+    "The configuration knows tenants, not the other way round",
 )
 
 

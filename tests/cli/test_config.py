@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from core.config import HeadraceConfig
-from core.config_docs import key_descriptions
-from core.config_file import config_to_json, key_paths, load_config
+from core.config.docs import key_descriptions
+from core.config.file import config_to_json, key_paths, load_config
+from core.config.headrace import HeadraceConfig
 from frontends.cli.config_flags import SERVE_SHORTCUTS, Shortcut, config_arguments, override
 from tests.support.cli import assert_one_line, inside
 

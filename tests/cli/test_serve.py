@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from core.config_file import load_config
+from core.config.file import load_config
 from frontends.cli.serve import add_arguments, supervisor_arguments
 from tests.support.cli import assert_one_line, headrace
 from tests.support.engine import unique_name

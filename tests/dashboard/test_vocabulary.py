@@ -6,8 +6,8 @@ from core.policy.base import Blocked
 from core.request import RequestStatus
 from core.scheduler.decisions import DecisionKind
 from core.supervision.states import ProcessState
-from core.tenancy import CLASS_NAMES
-from core.tenant_rows import OTHER_NAME
+from core.tenancy.classes import CLASS_NAMES
+from core.tenancy.rows import OTHER_NAME
 from dashboard import vocabulary
 from dashboard.tables.events import KIND_TONES
 from dashboard.tables.tenants import OTHER

@@ -7,7 +7,7 @@ import pytest
 from core.clock import NS_PER_S
 from core.errors import RejectionReason
 from core.messages.http import Chunk, Chunks, Failed, Queued, Started
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from frontends.engine_client import OVERDUE_GRACE_NS, RESEND_S
 from frontends.operation import (
     QUEUE_CAPACITY,

@@ -64,7 +64,7 @@ def test_a_segment_is_created_once(tmp_path: Path) -> None:
 def test_a_segment_has_its_name_when_it_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until then whoever looks for it finds nothing; afterwards all of it, and nothing beside it."""
+    """Until then whoever looks for it finds nothing, afterwards all of it and nothing beside."""
     link = os.link
 
     def whole(unnamed: str, path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from core.config import EngineConfig
+from core.config.engine import EngineConfig
 from core.errors import ModelError
 from core.models.directory import weight_files
 from core.models.registry import (

@@ -7,7 +7,7 @@ import pytest
 from core.policy.limits import Limits
 from core.policy.pacing.company import Company
 from core.policy.queues.flows import NO_PROMISE_NS, NOBODY_NS
-from core.tenancy import ClassConfig, ClassesConfig, TrafficClass
+from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
 
 MS = 1_000_000
 NOW_NS = 5_000 * MS

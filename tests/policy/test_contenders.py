@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from core.clock import NS_PER_MS, NS_PER_S
-from core.config import PolicyConfig
+from core.config.scheduling import PolicyConfig
 from core.policy.base import Blocked, Grant
 from core.policy.headrace import HeadracePolicy
 from core.policy.limits import Limits
@@ -15,7 +15,7 @@ from core.policy.turns.closures import TRIES
 from core.policy.turns.contenders import Contenders
 from core.policy.turns.step_shares import StepShares
 from core.request import Request, RequestStatus
-from core.tenancy import ClassConfig, ClassesConfig, TrafficClass
+from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
 from tests.support.policy_step import PolicyStep
 from tests.support.scheduling import make_request
 

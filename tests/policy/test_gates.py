@@ -13,7 +13,8 @@ from core.policy.hard_limits.gates import Gates
 from core.policy.limits import Limits
 from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
-from core.tenancy import ClassConfig, ClassesConfig, TenantConfig, TrafficClass
+from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
+from core.tenancy.tenants import TenantConfig
 from tests.support.scheduling import make_request
 
 BATCH = TrafficClass.BATCH

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from core.config import PolicyConfig
+from core.config.scheduling import PolicyConfig
 from core.policy.base import Blocked
 from core.policy.headrace import HeadracePolicy
 from core.policy.limits import Limits
 from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
-from core.tenancy import ClassConfig, ClassesConfig, TenantConfig, TrafficClass
+from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
+from core.tenancy.tenants import TenantConfig
 from tests.support.policy_step import PolicyStep
 from tests.support.scheduling import make_request
 

@@ -5,14 +5,14 @@ from random import Random
 import pytest
 
 from core.clock import NS_PER_MS
-from core.config import PolicyConfig
+from core.config.scheduling import PolicyConfig
 from core.policy.base import Blocked
 from core.policy.headrace import HeadracePolicy
 from core.policy.limits import Limits
 from core.policy.settings import PolicySettings
 from core.policy.turns.locality import LOOKAHEAD, LOOKS, REST_NS
 from core.request import Request, RequestStatus
-from core.tenancy import ClassConfig, ClassesConfig, TrafficClass
+from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
 from tests.support.policy_step import PolicyStep
 from tests.support.scheduling import make_request
 

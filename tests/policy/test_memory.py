@@ -8,7 +8,7 @@ from core.clock import NS_PER_S
 from core.policy.base import Blocked
 from core.policy.limits import Limits
 from core.request import RequestStatus
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from tests.support.memory_rig import POOL, RESERVED, MemoryRig
 
 INTERACTIVE, STANDARD, BATCH, ADMINISTRATIVE = TrafficClass

@@ -6,7 +6,7 @@ from core.policy.base import Blocked, Policy, Preemption, Relief, ReplicaLoad
 from core.policy.registry import make_policy
 from core.policy.settings import PolicySettings
 from core.request import Request
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from tests.support.policy_step import PolicyStep
 from tests.support.scheduling import make_request
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from core.config import PolicyConfig
+from core.config.scheduling import PolicyConfig
 from core.policy.base import Blocked, DecodeBatch
 from core.policy.calibration import CostModels
 from core.policy.cost_model import CostBasis, StepWork
@@ -17,7 +17,7 @@ from core.policy.pacing.pauses import LONGEST_PAUSE_NS
 from core.policy.queues.flows import Flows
 from core.policy.settings import PolicySettings
 from core.request import Request
-from core.tenancy import ClassConfig, ClassesConfig, TrafficClass
+from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
 from tests.support.scheduling import make_request
 
 MS = 1_000_000

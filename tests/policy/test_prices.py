@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.clock import NS_PER_S
-from core.config import PolicyConfig
+from core.config.scheduling import PolicyConfig
 from core.policy.cost_model import CostBasis, StepWork
 from core.policy.fairness.prices import TOKEN_PRICES, PriceBook, Prices, modelled_prices
 

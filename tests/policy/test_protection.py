@@ -6,7 +6,7 @@ Of these 7,000 are reckoned with, from half a second on.
 import pytest
 
 from core.clock import NS_PER_MS
-from core.config import PolicyConfig
+from core.config.scheduling import PolicyConfig
 from core.policy.fairness.prices import PriceBook
 from core.policy.fairness.shares import Shares
 from core.policy.lateness.precedence import Precedence
@@ -18,7 +18,7 @@ from core.policy.plain.fcfs import FcfsPolicy
 from core.policy.queues.flows import Flows
 from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
-from core.tenancy import ClassConfig, ClassesConfig, TrafficClass
+from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
 from tests.support.policy_step import PolicyStep
 from tests.support.scheduling import make_request
 

@@ -1,6 +1,6 @@
 """When running requests give memory back for others, and who."""
 
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from tests.support.memory_rig import RESERVED, MemoryRig
 
 INTERACTIVE, STANDARD, BATCH, ADMINISTRATIVE = TrafficClass

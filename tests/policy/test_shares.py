@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from core.config import PolicyConfig
+from core.config.scheduling import PolicyConfig
 from core.policy.base import ReplicaLoad, RunningRows
 from core.policy.cost_model import CostBasis
 from core.policy.fairness.prices import PriceBook
@@ -12,7 +12,8 @@ from core.policy.limits import Limits
 from core.policy.queues.flows import Flows
 from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
-from core.tenancy import NUM_CLASSES, TenantConfig, TrafficClass
+from core.tenancy.classes import NUM_CLASSES, TrafficClass
+from core.tenancy.tenants import TenantConfig
 from tests.support.fairness import limits_of, plain_classes
 from tests.support.policy_step import PolicyStep
 from tests.support.scheduling import make_request

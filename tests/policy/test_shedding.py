@@ -21,7 +21,8 @@ from core.simulation.metrics import request_times
 from core.simulation.policies import prepare
 from core.simulation.run import Simulation
 from core.simulation.workload import START_NS, Promise, Workload
-from core.tenancy import ClassesConfig, TenantConfig, TrafficClass
+from core.tenancy.classes import ClassesConfig, TrafficClass
+from core.tenancy.tenants import TenantConfig
 from tests.support.workloads import NS_PER_MS, make_workload, simulated_settings
 
 FAST, SLOW = TrafficClass.INTERACTIVE, TrafficClass.BATCH

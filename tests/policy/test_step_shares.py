@@ -5,7 +5,7 @@ import numpy as np
 from core.policy.base import DecodeBatch
 from core.policy.limits import Limits
 from core.policy.turns.step_shares import SAVED_STEPS, StepShares
-from core.tenancy import NUM_CLASSES, ClassConfig, ClassesConfig, TrafficClass
+from core.tenancy.classes import NUM_CLASSES, ClassConfig, ClassesConfig, TrafficClass
 
 INTERACTIVE, STANDARD, BATCH, ADMINISTRATIVE = TrafficClass
 CAPPED = ClassConfig(reserved_step_fraction=0.2, max_step_fraction=0.5)

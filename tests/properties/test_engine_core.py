@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from core.sampling_params import SamplingParams
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from tests.support.engine_history import (
     NUM_TOKENIZERS,
     TENANTS,

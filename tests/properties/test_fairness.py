@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from core.tenancy import NUM_CLASSES
+from core.tenancy.classes import NUM_CLASSES
 from tests.support.fair_load import CLASSES, LONGEST_PROMPT, Load
 from tests.support.fairness import StepNote, Widest, classes, tenants_of_class, widest
 

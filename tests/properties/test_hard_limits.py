@@ -15,7 +15,8 @@ from core.request import Request, RequestStatus
 from core.scheduler import events as ev
 from core.scheduler.plan import OutputKind
 from core.simulation.modelled_executor import StepModel
-from core.tenancy import NUM_CLASSES, ClassConfig, ClassesConfig, TenantConfig, TrafficClass
+from core.tenancy.classes import NUM_CLASSES, ClassConfig, ClassesConfig, TrafficClass
+from core.tenancy.tenants import TenantConfig
 from core.token_rate import TokenRate
 from tests.support.scheduling import NS_PER_S, CheckedEngine, make_settings
 

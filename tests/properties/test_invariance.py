@@ -9,8 +9,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from core.config import PolicyConfig
-from core.tenancy import NUM_CLASSES, TrafficClass
+from core.config.scheduling import PolicyConfig
+from core.tenancy.classes import NUM_CLASSES, TrafficClass
 from tests.support.fair_load import CLASSES, Load, Plan
 from tests.support.fairness import limits_of, plain_classes, watched_engine
 from tests.support.scheduling import make_settings

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from core.clock import NS_PER_MS, NS_PER_S
-from core.config import PolicyConfig
+from core.config.scheduling import PolicyConfig
 from core.policy.queues.flows import Flows
 from core.request import Request
 from core.simulation.history import History
 from core.simulation.metrics import request_times
 from core.simulation.workload import Workload
-from core.tenancy import NUM_CLASSES, TrafficClass
+from core.tenancy.classes import NUM_CLASSES, TrafficClass
 from tests.support.fairness import Ints, limits_of, plain_classes, watched_engine
 from tests.support.promised_loads import stream
 from tests.support.scheduling import make_settings

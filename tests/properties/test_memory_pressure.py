@@ -24,7 +24,7 @@ from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
 from core.sampling_params import SamplingParams
 from core.scheduler.settings import EngineSettings
-from core.tenancy import ClassesConfig, TrafficClass
+from core.tenancy.classes import ClassesConfig, TrafficClass
 from tests.support.engine_history import (
     NUM_TOKENIZERS,
     TENANTS,

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from core.config import PolicyConfig
+from core.config.scheduling import PolicyConfig
 from core.policy.base import Step
 from core.policy.calibration import MeasuredStep, fit_basis
 from core.policy.cost_model import CostModel, StepWork
@@ -24,7 +24,7 @@ from core.simulation.history import History
 from core.simulation.noise import NoiseSettings
 from core.simulation.run import Simulation, SimulationSettings
 from core.simulation.workload import Promise, Workload
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from tests.support.workloads import engine_settings, make_workload
 
 MACHINE = HARDWARE["qoserve-a100"]

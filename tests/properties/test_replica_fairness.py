@@ -10,13 +10,14 @@ from random import Random
 
 import pytest
 
-from core.config import PolicyConfig
+from core.config.scheduling import PolicyConfig
 from core.engine_core import policy_settings
 from core.policy.cost_model import CostBasis
 from core.policy.limits import Limits
 from core.request import Request
 from core.simulation.engine import SimulatedEngine
-from core.tenancy import NUM_CLASSES, TenantConfig, TrafficClass
+from core.tenancy.classes import NUM_CLASSES, TrafficClass
+from core.tenancy.tenants import TenantConfig
 from tests.support.fairness import WatchedPolicy, overshoot, plain_classes, tenants_of_class
 from tests.support.scheduling import make_settings
 

@@ -15,12 +15,12 @@ from random import Random
 
 import pytest
 
-from core.config import PolicyConfig
+from core.config.scheduling import PolicyConfig
 from core.policy.fairness.rests import KEPT_WINDOWS
 from core.request import Request
 from core.scheduler import events as ev
 from core.scheduler.plan import StepPlan
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from tests.support.fairness import (
     limits_of,
     overshoot,

@@ -12,12 +12,13 @@ from random import Random
 
 import pytest
 
-from core.config import PolicyConfig
+from core.config.scheduling import PolicyConfig
 from core.policy.base import Blocked
 from core.policy.limits import Limits
 from core.request import Request, RequestStatus
 from core.scheduler import events as ev
-from core.tenancy import ClassConfig, ClassesConfig, TenantConfig, TrafficClass
+from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
+from core.tenancy.tenants import TenantConfig
 from tests.support.fairness import watched_engine
 from tests.support.scheduling import make_settings
 

@@ -10,7 +10,8 @@ from core.policy.limits import Limits
 from core.request import RequestStatus
 from core.runtime.scheduler.calls import ANSWERS, answer
 from core.sampling_params import SamplingParams
-from core.tenancy import ClassesConfig, TenantConfig
+from core.tenancy.classes import ClassesConfig
+from core.tenancy.tenants import TenantConfig
 from ipc.control.declaration import Destination, ReplyCode
 from ipc.control.registry import COMMANDS
 from ipc.messages import ControlCall, ControlReply

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from core.config import HeadraceConfig
+from core.config.headrace import HeadraceConfig
 from core.models.registry import ModelFacts
 from core.runtime import serve
 from core.runtime.serve import fit_to_machine

@@ -18,7 +18,7 @@ import pytest
 from core.clock import NS_PER_S
 from core.errors import RejectionReason
 from core.messages.http import Chunk
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from dashboard.frame import Frame, Histogram
 from dashboard.history import MAX_SAMPLES, History
 from dashboard.source.live import LiveSource

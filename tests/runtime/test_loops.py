@@ -19,7 +19,7 @@ from core.runtime.scheduler.loop import LOOK_NS
 from core.sampling_params import SamplingParams
 from core.scheduler.frames import plan_parts
 from core.scheduler.plan import PLAN_ROW, StepPlan
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from ipc.board import BoardReader
 from ipc.control.declaration import ReplyCode
 from ipc.heartbeat import HeartbeatState

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.config import (
+from core.config.engine import MAX_REPLICAS, EngineConfig
+from core.config.headrace import HeadraceConfig
+from core.config.processes import (
     MAX_ADMIN_WORKERS,
     MAX_HTTP_PROCESSES,
-    MAX_REPLICAS,
     MAX_TOKENIZERS,
     AdminConfig,
-    EngineConfig,
-    HeadraceConfig,
     HttpConfig,
     TokenizerConfig,
 )

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from core.config import HeadraceConfig
-from core.config_file import load_config
+from core.config.file import load_config
+from core.config.headrace import HeadraceConfig
 from core.errors import StartError
 from core.runtime.supervisor.stage import Stage, set_up
 from core.supervision.spec import child_specs

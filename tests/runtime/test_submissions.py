@@ -7,7 +7,7 @@ import pytest
 from core.messages.scheduler import Submit
 from core.runtime.scheduler.submissions import SubmitError, request_of
 from core.sampling_params import SamplingParams
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 
 ARENA = np.arange(1024, dtype=np.int32)
 GOOD = Submit(

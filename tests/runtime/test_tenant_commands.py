@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.config import HeadraceConfig, HttpConfig, TokenizerConfig
-from core.config_file import load_config
+from core.config.file import load_config
+from core.config.headrace import HeadraceConfig
+from core.config.processes import HttpConfig, TokenizerConfig
 from core.errors import (
     ConfigError,
     StateDamagedError,
@@ -27,9 +28,10 @@ from core.runtime.supervisor.stage import Stage, set_up
 from core.runtime.supervisor.tenants import TenantCommands, in_use
 from core.state_database import FILE_NAME, SCHEMA_VERSION, TENANCY, open_to_write
 from core.supervision.spec import child_specs
-from core.tenancy import TenantConfig, TrafficClass
-from core.tenancy_difference import from_json, laid_over
-from core.tenant_directory import configured_tenancy, tenancy_of
+from core.tenancy.classes import TrafficClass
+from core.tenancy.difference import from_json, laid_over
+from core.tenancy.directory import tenancy_of
+from core.tenancy.tenants import TenantConfig
 from ipc.board import BoardReader, BoardWriter
 from ipc.control.declaration import ArgumentError, NotFoundError
 from ipc.directory import DirectoryReader, DirectorySnapshot
@@ -144,7 +146,7 @@ def test_what_is_not_configured_is_published_for_whoever_keeps_it(stage: Stage) 
     commands.carry_out("rotate-key", {"tenant": "acme", "digest": "c" * 64})
     commands.carry_out("remove-tenant", {"tenant": "zeta"})
     commands.carry_out("pause", {"tenant": "acme"})
-    restored = laid_over(configured_tenancy(CONFIG), from_json(published(stage).changes))
+    restored = laid_over(CONFIG.tenancy, from_json(published(stage).changes))
     assert restored == commands.tenancy
 
 
@@ -156,7 +158,7 @@ def keep(directory: Path, changes: str) -> None:
 
 def test_what_was_kept_is_in_force_at_the_next_start(tmp_path: Path) -> None:
     """Unless nothing is to be kept; without a database the engine starts as configured."""
-    configured = configured_tenancy(CONFIG)
+    configured = CONFIG.tenancy
     assert starting_tenancy(CONFIG, tmp_path) == configured
     keep(tmp_path, '{"tenants": {"zeta": {"weight": 9.0}}, "paused_tenants": ["zeta"]}')
     tenancy = starting_tenancy(CONFIG, tmp_path)
@@ -204,7 +206,7 @@ def test_an_engine_with_a_damaged_database_does_not_start(tmp_path: Path, conten
     assert isinstance(error, StateDamagedError)
     assert f"mv {tmp_path / FILE_NAME} {tmp_path / 'given-up.db'}" in str(error)
     (tmp_path / FILE_NAME).rename(tmp_path / "given-up.db")
-    assert starting_tenancy(CONFIG, tmp_path) == configured_tenancy(CONFIG)
+    assert starting_tenancy(CONFIG, tmp_path) == CONFIG.tenancy
 
 
 def test_a_database_that_lost_its_end_is_damaged(tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ from dataclasses import fields, replace
 
 import msgspec
 
-from core.config import HeadraceConfig
-from core.tenancy import ClassConfig, Tenancy, TenantConfig
-from core.tenant_directory import configured_tenancy, snapshot_of, tenancy_of
+from core.config.headrace import HeadraceConfig
+from core.tenancy.classes import ClassConfig
+from core.tenancy.directory import snapshot_of, tenancy_of
+from core.tenancy.tenancy import Tenancy
+from core.tenancy.tenants import TenantConfig
 from ipc.directory import (
     DirectoryClass,
     DirectoryReader,
@@ -48,7 +50,7 @@ def test_what_is_published_is_what_comes_back() -> None:
 
 def test_without_tenants_the_default_one_is_published() -> None:
     """A directory is never without a tenant."""
-    assert [tenant.name for tenant in configured_tenancy(HeadraceConfig()).tenants] == ["default"]
+    assert [tenant.name for tenant in HeadraceConfig().tenancy.tenants] == ["default"]
 
 
 def test_a_scheduler_goes_by_a_new_version_before_its_next_step() -> None:

@@ -14,7 +14,7 @@ from core.messages.tokenizer import (
 from core.request import RequestStatus
 from core.sampling_params import SamplingParams
 from core.scheduler.plan import OutputKind
-from core.tenancy import Tenancy
+from core.tenancy.tenancy import Tenancy
 from tests.support.tiny_vocabulary import tiny_vocabulary
 from tests.support.tokenizer_rig import MAX_MODEL_LEN, TokenizerRig, generate, record
 

@@ -4,7 +4,7 @@ from core.errors import RejectionReason
 from core.policy.base import Relief
 from core.scheduler import events as ev
 from core.scheduler.decisions import Decision, DecisionKind, DecisionLog
-from core.tenancy import ClassConfig, ClassesConfig, TrafficClass
+from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
 from tests.support.preemption_rig import FOREVER, Rig
 from tests.support.scheduling import CheckedEngine, make_request, make_settings
 

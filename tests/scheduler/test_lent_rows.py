@@ -4,7 +4,8 @@ from core.errors import RejectionReason
 from core.policy.limits import Limits
 from core.request import Request, RequestStatus
 from core.scheduler import events as ev
-from core.tenancy import ClassConfig, ClassesConfig, TenantConfig, TrafficClass
+from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
+from core.tenancy.tenants import TenantConfig
 from tests.support.scheduling import NS_PER_S, CheckedEngine, make_settings
 
 NUM_ROWS = 4

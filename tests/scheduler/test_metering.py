@@ -6,7 +6,7 @@ from core.policy.limits import Limits
 from core.request import Request, RequestStatus
 from core.sampling_params import SamplingParams
 from core.scheduler import events as ev
-from core.tenancy import ClassConfig, ClassesConfig, TrafficClass
+from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
 from tests.support.scheduling import NS_PER_S, CheckedEngine, make_settings
 
 FOREVER = SamplingParams(ignore_eos=True)

@@ -4,7 +4,7 @@ import numpy as np
 
 from core.scheduler.outputs import NOBODY, Outputs
 from core.scheduler.plan import LOGPROB, OUTPUT, OutputKind
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from tests.support.scheduling import make_request
 
 

@@ -6,7 +6,7 @@ from core.policy.kv_memory.output_history import MIN_SAMPLES
 from core.policy.limits import Limits
 from core.request import Request, RequestStatus
 from core.sampling_params import SamplingParams
-from core.tenancy import ClassConfig, ClassesConfig, TrafficClass
+from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
 from tests.support.scheduling import CheckedEngine, make_settings
 
 NUM_BLOCKS = 56  # of four tokens

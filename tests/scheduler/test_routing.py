@@ -7,7 +7,8 @@ from core.policy.limits import Limits
 from core.request import Request, RequestStatus
 from core.scheduler import events as ev
 from core.scheduler.decisions import DecisionKind
-from core.tenancy import TenantConfig, TrafficClass
+from core.tenancy.classes import TrafficClass
+from core.tenancy.tenants import TenantConfig
 from tests.support.preempting_policies import ScriptedPolicy
 from tests.support.preemption_rig import FOREVER
 from tests.support.scheduling import CheckedEngine, make_settings

@@ -1,6 +1,7 @@
 """What the engine core is told of the configuration."""
 
-from core.config import EngineConfig, PolicyConfig, SchedulerConfig
+from core.config.engine import EngineConfig
+from core.config.scheduling import PolicyConfig, SchedulerConfig
 from core.policy.limits import Limits
 from core.scheduler.settings import EngineSettings
 

@@ -9,7 +9,8 @@ from core.policy.limits import Limits
 from core.policy.settings import PolicySettings
 from core.scheduler import events as ev
 from core.scheduler.standings import NO_BUDGET
-from core.tenancy import ClassConfig, ClassesConfig, TenantConfig, TrafficClass
+from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
+from core.tenancy.tenants import TenantConfig
 from tests.support.scheduling import NS_PER_S, CheckedEngine, make_settings
 
 LIMITS = Limits(

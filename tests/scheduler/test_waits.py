@@ -5,7 +5,8 @@ from core.policy.limits import Limits
 from core.request import Request
 from core.sampling_params import SamplingParams
 from core.scheduler import events as ev
-from core.tenancy import ClassConfig, ClassesConfig, TenantConfig, TrafficClass
+from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
+from core.tenancy.tenants import TenantConfig
 from tests.support.scheduling import CheckedEngine, make_settings
 
 FOREVER = SamplingParams(ignore_eos=True)

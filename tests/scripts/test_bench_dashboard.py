@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from core.config_file import load_config
+from core.config.file import load_config
 from scripts.bench._dashboard_load import DEMO_CONFIG, DEMO_KEYS, write_tenants
 from scripts.bench._dashboard_pairs import interval, order, student_975
 

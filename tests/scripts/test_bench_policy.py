@@ -12,7 +12,7 @@ import pytest
 from core.simulation.clairvoyant import ORDERS
 from core.simulation.traces import Trace, parse_trace
 from core.simulation.workload import resampled
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from scripts.bench._capacity import capacity
 from scripts.bench._policy import asked, bars_of, parser
 from scripts.bench._policy_asked import Asked

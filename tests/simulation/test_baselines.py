@@ -12,7 +12,7 @@ from core.simulation.metrics import Floats, jain_index, request_times, service
 from core.simulation.policies import find_policy, prepare
 from core.simulation.run import Simulation, SimulationSettings
 from core.simulation.workload import START_NS, Promise, Workload
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from tests.support.workloads import NS_PER_MS, make_workload, simulated_settings
 
 FAST, SLOW = TrafficClass.INTERACTIVE, TrafficClass.BATCH

@@ -14,7 +14,7 @@ from core.simulation.policies import BASELINES, prepare
 from core.simulation.relaxation import fastest_rate, most_on_time, most_promises_kept
 from core.simulation.run import Simulation
 from core.simulation.workload import Promise, Workload
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from tests.support.workloads import RoundMachine, make_workload, simulated_settings
 
 FAST, SLOW = TrafficClass.INTERACTIVE, TrafficClass.BATCH

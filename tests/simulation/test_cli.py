@@ -10,7 +10,7 @@ from core.errors import ConfigError
 from core.simulation import cli
 from core.simulation.options import Sweep, class_shares, number, promises, sweep
 from core.simulation.workload import Promise
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from core.terminal import ExitCode, Parser, Terminal, guarded
 
 TRACE = """arrival_s,prompt_tokens,output_tokens,tenant,class

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from core.simulation.traces import Trace, TraceError, parse_trace, read_trace
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 
 HEADER = "arrival_s,prompt_tokens,output_tokens"
 

@@ -13,7 +13,7 @@ from core.simulation.workload import (
     with_one_tenant,
     with_zipf_tenants,
 )
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 
 NS_PER_S = 1_000_000_000
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from core.config import EngineConfig, HeadraceConfig
+from core.config.engine import EngineConfig
+from core.config.headrace import HeadraceConfig
 from core.supervision.actions import (
     EXIT_CANNOT_START,
     EXIT_GIVEN_UP,

@@ -2,7 +2,9 @@
 
 import pytest
 
-from core.config import AdminConfig, EngineConfig, HeadraceConfig, TokenizerConfig
+from core.config.engine import EngineConfig
+from core.config.headrace import HeadraceConfig
+from core.config.processes import AdminConfig, TokenizerConfig
 from core.supervision.actions import (
     EXIT_CANNOT_START,
     EXIT_GIVEN_UP,

@@ -17,8 +17,9 @@ from types import TracebackType
 import msgspec
 import numpy as np
 
-from core.config import MAX_ADMIN_WORKERS, HeadraceConfig
-from core.config_file import config_to_json
+from core.config.file import config_to_json
+from core.config.headrace import HeadraceConfig
+from core.config.processes import MAX_ADMIN_WORKERS
 from core.model_card import ModelCard, card_to_json
 from frontends.boards import LAYOUTS, kind_of
 from ipc.board import BoardWriter, board_layout

@@ -4,7 +4,7 @@ from core.clock import NS_PER_S
 from core.policy.hard_limits.budgets import Budgets
 from core.policy.limits import Limits
 from core.request import Request
-from core.tenancy import TenantConfig
+from core.tenancy.tenants import TenantConfig
 from core.token_rate import TokenRate
 
 RATE = TokenRate(tokens_per_minute=60, burst_tokens=100)  # a token a second

@@ -11,7 +11,7 @@ from core.clock import NS_PER_S
 from core.messages.http import ToHttp
 from core.messages.tokenizer import Cancel, Generate, TextPrompt, ToTokenizer
 from core.sampling_params import SamplingParams
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from frontends.engine_client import EngineClient
 from frontends.operation import Operation
 from ipc.channel import Received

@@ -15,7 +15,7 @@ from core.sampling_params import SamplingParams
 from core.scheduler import events as ev
 from core.scheduler.plan import OutputKind
 from core.scheduler.replica import ReplicaState
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from tests.support.preempting_policies import WhimsicalPolicy
 from tests.support.scheduling import NS_PER_S, CheckedEngine, make_settings, reference_tokens
 

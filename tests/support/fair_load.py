@@ -7,11 +7,11 @@ seed, and what may be fixed of it. Never knows: what must hold.
 from dataclasses import dataclass
 from random import Random
 
-from core.config import PolicyConfig
+from core.config.scheduling import PolicyConfig
 from core.policy.cost_model import CostBasis
 from core.request import Request
 from core.scheduler import events as ev
-from core.tenancy import NUM_CLASSES, TrafficClass
+from core.tenancy.classes import NUM_CLASSES, TrafficClass
 from tests.support.fairness import StepNote, limits_of, plain_classes, watched_engine
 from tests.support.scheduling import make_settings
 

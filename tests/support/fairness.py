@@ -23,7 +23,8 @@ from core.policy.settings import PolicySettings
 from core.policy.turns.contenders import Contenders
 from core.scheduler.settings import EngineSettings
 from core.simulation.engine import SimulatedEngine
-from core.tenancy import NUM_CLASSES, ClassConfig, ClassesConfig, TenantConfig, TrafficClass
+from core.tenancy.classes import NUM_CLASSES, ClassConfig, ClassesConfig, TrafficClass
+from core.tenancy.tenants import TenantConfig
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -49,7 +49,7 @@ from core.messages.tokenizer import (
     Tokenize,
     ToTokenizer,
 )
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from ipc.async_port import AsyncPort
 from ipc.codec import Codec
 from ipc.ports import Context, RouterPort

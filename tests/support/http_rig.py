@@ -19,12 +19,13 @@ import orjson
 import uvloop
 import zmq
 
-from core.config import HeadraceConfig, HttpConfig, SupervisionConfig
+from core.config.headrace import HeadraceConfig
+from core.config.processes import HttpConfig, SupervisionConfig
+from core.config.tracing import TracingConfig
 from core.messages.http import ToHttp
 from core.messages.tokenizer import ToTokenizer
 from core.model_card import ModelCard
 from core.monotonic_clock import MonotonicClock
-from core.tracing_config import TracingConfig
 from frontends.boards import Boards
 from frontends.http.lifecycle import Lifecycle
 from frontends.http.wiring import Outside, build

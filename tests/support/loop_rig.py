@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from core.config import EngineConfig, PolicyConfig, SchedulerConfig
+from core.config.engine import EngineConfig
+from core.config.scheduling import PolicyConfig, SchedulerConfig
 from core.engine_core import EngineCore
 from core.executor.protocol import ExecutorSettings
 from core.executor.simulated import SimulatedExecutor
@@ -32,7 +33,7 @@ from core.runtime.tokenizer.loop import TokenizerLoop
 from core.scheduler.plan import row_dtype
 from core.scheduler.settings import EngineSettings
 from core.simulation.virtual_clock import VirtualClock
-from core.tenancy import ClassConfig, ClassesConfig
+from core.tenancy.classes import ClassConfig, ClassesConfig
 from core.tokenizer.chat_template import ChatTemplate
 from core.tokenizer.operation import TokenizerFacts
 from core.tokenizer.operations import Operations

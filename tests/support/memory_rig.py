@@ -6,7 +6,7 @@ from core.policy.kv_memory.memory import Demand, Memory
 from core.policy.limits import Limits
 from core.policy.settings import PolicySettings
 from core.request import Request
-from core.tenancy import ClassConfig, ClassesConfig, TrafficClass
+from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
 from tests.support.kv_rig import BLOCK_SIZE, FakeLeads, FakeReplica
 from tests.support.scheduling import make_request
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from core.simulation.workload import Promise, Workload
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from tests.support.workloads import make_workload
 
 FAST, SLOW = TrafficClass.INTERACTIVE, TrafficClass.STANDARD

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from core.config import PolicyConfig
+from core.config.scheduling import PolicyConfig
 from core.policy.base import Policy
 from core.policy.limits import Limits
 from core.request import Request, RequestStatus
@@ -13,7 +13,7 @@ from core.scheduler.plan import CopyDirection, PlanFlag, StepPlan
 from core.scheduler.settings import EngineSettings
 from core.simulation.engine import SimulatedEngine
 from core.simulation.modelled_executor import NextToken, StepModel, hashed_token
-from core.tenancy import ClassesConfig, TrafficClass
+from core.tenancy.classes import ClassesConfig, TrafficClass
 
 NS_PER_S = 1_000_000_000
 EOS = 7

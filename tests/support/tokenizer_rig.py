@@ -22,7 +22,7 @@ from core.sampling_params import SamplingParams
 from core.scheduler.frames import output_parts
 from core.scheduler.plan import LOGPROB, OUTPUT, OutputBatch, OutputKind
 from core.simulation.virtual_clock import VirtualClock
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from core.tokenizer.chat_template import ChatTemplate
 from core.tokenizer.intake import Encoding
 from core.tokenizer.operation import TokenizerFacts

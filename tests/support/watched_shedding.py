@@ -16,7 +16,7 @@ from core.simulation.noise import NoiseSettings
 from core.simulation.policies import prepare
 from core.simulation.run import Simulation
 from core.simulation.workload import Workload
-from core.tenancy import ClassesConfig
+from core.tenancy.classes import ClassesConfig
 from tests.support.workloads import simulated_settings
 
 MAX_TOKENS = 4096

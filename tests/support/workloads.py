@@ -9,7 +9,7 @@ from core.policy.cost_model import StepWork
 from core.scheduler.settings import EngineSettings
 from core.simulation.run import END_OF_TEXT, SimulationSettings
 from core.simulation.workload import START_NS, Promise, Workload
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from tests.support.scheduling import make_settings
 
 NS_PER_MS = 1_000_000

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.clock import NS_PER_S
-from core.config import PolicyConfig
+from core.config.scheduling import PolicyConfig
 from core.policy.cost_model import CostModel, StepWork
 
 Charges = npt.NDArray[np.float64]  # of single requests: exact as long as they are below 2^53

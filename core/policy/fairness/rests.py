@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from core.policy.queues.fair_queue import PRECISION, FairTable, Mask
-from core.tenancy import NUM_CLASSES
+from core.tenancy.classes import NUM_CLASSES
 
 KEPT_WINDOWS = 4
 

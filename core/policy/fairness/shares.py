@@ -29,7 +29,7 @@ from core.policy.queues.fair_queue import PRECISION, Charges, FairQueue, FairTab
 from core.policy.queues.flows import Flows
 from core.policy.settings import PolicySettings
 from core.request import Request
-from core.tenancy import NUM_CLASSES, TrafficClass
+from core.tenancy.classes import NUM_CLASSES, TrafficClass
 
 RESIDENCY_STEPS = 8  # held memory is charged for so many steps at once
 

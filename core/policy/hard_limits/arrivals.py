@@ -19,7 +19,7 @@ from core.drain_rate import DrainRate
 from core.errors import Rejection
 from core.policy.limits import Limits
 from core.request import Request
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from core.errors import Rejection
 from core.policy.hard_limits.debits import Debits
 from core.policy.limits import Limits
 from core.request import Request, RequestStatus
-from core.tenancy import TenantConfig
+from core.tenancy.tenants import TenantConfig
 from core.token_rate import ReturnLine, TokenRate
 
 FREE = frozenset({RequestStatus.FINISHED_SHED, RequestStatus.FINISHED_ERROR})

@@ -10,7 +10,7 @@ whose.
                      shares: a `Blocked`, for all flows at once (`open`), for one head (`blocked`)
 
 Requests that were admitted before the scheduler restarted meet no limit at arrival. Tenants beyond
-those that are counted one by one (`core.tenant_rows.OTHER`) meet none of their own before a start.
+those that are counted one by one (`core.tenancy.rows.OTHER`) meet none of their own before a start.
 """
 
 from collections.abc import Mapping
@@ -27,8 +27,8 @@ from core.policy.hard_limits.start_limits import Reasons, StartLimits
 from core.policy.limits import Limits
 from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
-from core.tenancy import TrafficClass
-from core.tenant_rows import OTHER, OTHER_NAME
+from core.tenancy.classes import TrafficClass
+from core.tenancy.rows import OTHER, OTHER_NAME
 
 Mask = npt.NDArray[np.bool_]
 

@@ -12,7 +12,7 @@ from core.policy.base import Blocked, Step
 from core.policy.hard_limits.start_limits import Reasons
 from core.policy.limits import Limits
 from core.policy.queues.flows import Flows
-from core.tenancy import NUM_CLASSES, TrafficClass
+from core.tenancy.classes import NUM_CLASSES, TrafficClass
 
 
 class LentRows:

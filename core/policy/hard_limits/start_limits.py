@@ -19,7 +19,8 @@ from core.arrival_limits import blocks_of
 from core.policy.base import Blocked
 from core.policy.limits import Limits
 from core.request import Request
-from core.tenancy import NUM_CLASSES, ClassConfig, TenantConfig, TrafficClass
+from core.tenancy.classes import NUM_CLASSES, ClassConfig, TrafficClass
+from core.tenancy.tenants import TenantConfig
 
 Reasons = npt.NDArray[np.int8]  # values of `Blocked`
 NO_LIMIT = 1 << 40  # blocks

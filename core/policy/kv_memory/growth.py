@@ -22,7 +22,7 @@ from core.policy.kv_memory.preemption import RANKS
 from core.policy.limits import Limits
 from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
-from core.tenancy import NUM_CLASSES, TrafficClass
+from core.tenancy.classes import NUM_CLASSES, TrafficClass
 
 _WHOLE_OUTPUTS = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH)
 

@@ -27,7 +27,7 @@ from core.policy.kv_memory.restore_cost import RestoreCosts
 from core.policy.limits import Limits
 from core.policy.settings import PolicySettings
 from core.request import Request
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 
 LOOK_EVERY = 8  # steps; in between a peak stays what it was while all grow as foreseen
 

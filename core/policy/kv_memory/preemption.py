@@ -25,7 +25,7 @@ from core.policy.kv_memory.restore_cost import RestoreCosts
 from core.policy.limits import Limits
 from core.policy.settings import PolicySettings
 from core.request import Request
-from core.tenancy import NUM_CLASSES, TrafficClass
+from core.tenancy.classes import NUM_CLASSES, TrafficClass
 
 RANKS = (2, 1, 0, 3)  # by TrafficClass: batch gives first, administrative last
 MIN_WHOLE_TO_TAIL = 2  # who holds no more than so many times what is needed gives everything

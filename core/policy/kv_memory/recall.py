@@ -21,7 +21,7 @@ from core.policy.kv_memory.restore_cost import RestoreCosts
 from core.policy.limits import Limits
 from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
-from core.tenancy import NUM_CLASSES, TrafficClass
+from core.tenancy.classes import NUM_CLASSES, TrafficClass
 
 MAX_VICTIMS = 16  # that make room for one request, at the most
 

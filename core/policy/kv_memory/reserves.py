@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from core.clock import NS_PER_S
 from core.policy.limits import Limits
-from core.tenancy import NUM_CLASSES, TrafficClass
+from core.tenancy.classes import NUM_CLASSES, TrafficClass
 
 QUIET_NS = 60 * NS_PER_S
 NEVER_NS = -(1 << 62)

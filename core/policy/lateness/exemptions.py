@@ -16,7 +16,7 @@ from core.policy.base import Blocked
 from core.policy.limits import Limits
 from core.policy.queues.flows import Flows
 from core.request import Request
-from core.tenancy import NUM_CLASSES
+from core.tenancy.classes import NUM_CLASSES
 
 MINUTE_NS = 60 * NS_PER_S
 

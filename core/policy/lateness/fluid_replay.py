@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from core.clock import NS_PER_S
 from core.request import Request
-from core.tenancy import NUM_CLASSES
+from core.tenancy.classes import NUM_CLASSES
 
 OPTIMISM = 1.1  # the rate may turn out higher by this factor
 

@@ -7,7 +7,7 @@ clients ask for: a class is not shorter for a client in haste.
 """
 
 from core.policy.limits import Limits
-from core.tenancy import ClassConfig, TrafficClass
+from core.tenancy.classes import ClassConfig, TrafficClass
 
 NEVER_MS = 1 << 40
 

@@ -33,7 +33,7 @@ from core.policy.pacing.company import Company
 from core.policy.queues.flows import Flows, due_ns
 from core.policy.queues.place_queue import Place, PlaceQueue
 from core.request import Request
-from core.tenancy import NUM_CLASSES, TrafficClass
+from core.tenancy.classes import NUM_CLASSES, TrafficClass
 
 LONGEST_STEP_NS = 500 * NS_PER_MS
 RATE_SHARE = 0.7  # of the cautious rate: decodes beside prompts become more

@@ -30,7 +30,7 @@ from core.policy.lateness.protection import Protection
 from core.policy.lateness.under_way import UnderWay
 from core.policy.queues.flows import Flows, due_ns
 from core.request import Request
-from core.tenancy import NUM_CLASSES, TrafficClass
+from core.tenancy.classes import NUM_CLASSES, TrafficClass
 
 REPLAY_MIN_NS = 100 * NS_PER_MS
 REPLAY_MAX_NS = 1000 * NS_PER_MS

@@ -34,7 +34,7 @@ from core.policy.lateness.under_way import UnderWay
 from core.policy.queues.flows import NOBODY_NS, Flows, due_ns
 from core.policy.settings import PolicySettings
 from core.request import Request
-from core.tenancy import NUM_CLASSES
+from core.tenancy.classes import NUM_CLASSES
 
 FASTEST = 0.9  # of the time of a prompt alone: steps scatter
 REST_NS = NS_PER_S  # without a step, after which nobody knows how long one takes

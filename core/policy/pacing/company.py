@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from core.clock import NS_PER_MS
 from core.policy.limits import Limits
 from core.policy.queues.flows import NO_PROMISE_NS
-from core.tenancy import ClassConfig, TrafficClass
+from core.tenancy.classes import ClassConfig, TrafficClass
 
 WORTH_WAITING = 2  # a step must become shorter by this factor
 

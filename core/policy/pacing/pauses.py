@@ -22,7 +22,7 @@ from core.policy.cost_model import CostModel, StepWork, largest_chunk
 from core.policy.limits import Limits
 from core.policy.pacing.gaps import UNLIMITED_NS, Gaps, Mask, Times, decode_work, is_unlimited
 from core.policy.queues.flows import NO_PROMISE_NS, Flows, due_ns
-from core.tenancy import NUM_CLASSES, TrafficClass
+from core.tenancy.classes import NUM_CLASSES, TrafficClass
 
 LONGEST_PAUSE_NS = 2 * NS_PER_S
 PATIENT_NS = UNLIMITED_NS - LONGEST_PAUSE_NS

@@ -4,7 +4,7 @@ from core.policy.base import Step
 from core.policy.plain.ordered import OrderedPolicy
 from core.policy.queues.place_queue import Place
 from core.request import Request
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 
 CLASS_RANKS: dict[TrafficClass, int] = {
     TrafficClass.ADMINISTRATIVE: 0,

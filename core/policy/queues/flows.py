@@ -14,7 +14,7 @@ from core.clock import NS_PER_S
 from core.policy.queues.adapter_queues import AdapterQueues
 from core.policy.queues.place_queue import Place
 from core.request import Request
-from core.tenancy import NUM_CLASSES
+from core.tenancy.classes import NUM_CLASSES
 
 AnyType = TypeVar("AnyType", bound=np.generic)
 CROWDING_NS = 5 * NS_PER_S  # after the last request that was refused because it would be late

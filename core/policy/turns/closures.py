@@ -20,7 +20,7 @@ import numpy.typing as npt
 from core.policy.base import Blocked
 from core.policy.turns.step_shares import CLASSES, StepShares
 from core.request import Request
-from core.tenancy import NUM_CLASSES
+from core.tenancy.classes import NUM_CLASSES
 
 OF_ALL = frozenset({Blocked.SEQUENCES, Blocked.DRAINING})
 OF_CLASS = frozenset({Blocked.CLASS_CAP, Blocked.RESERVE, Blocked.CLAIM})

@@ -31,7 +31,7 @@ from core.policy.turns.head_order import HeadOrder, Mask, Times
 from core.policy.turns.locality import Locality
 from core.policy.turns.step_shares import CLASSES, StepTokens
 from core.request import Request, RequestStatus
-from core.tenancy import NUM_CLASSES
+from core.tenancy.classes import NUM_CLASSES
 
 
 class Contenders:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from core.policy.fairness.shares import Shares
 from core.policy.queues.flows import NO_PROMISE_NS, NOBODY_NS
-from core.tenancy import NUM_CLASSES
+from core.tenancy.classes import NUM_CLASSES
 
 CROWDING_LATER_NS = 1 << 60  # added to due times: after all that are promised, before others
 _EACH_CLASS = np.arange(NUM_CLASSES)

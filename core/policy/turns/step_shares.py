@@ -17,7 +17,7 @@ from core.clock import NS_PER_MS
 from core.policy.base import DecodeBatch
 from core.policy.limits import Limits
 from core.policy.queues.flows import NO_PROMISE_NS, NOBODY_NS
-from core.tenancy import NUM_CLASSES, TrafficClass
+from core.tenancy.classes import NUM_CLASSES, TrafficClass
 
 UNLIMITED = 1 << 40
 RESERVE_AFTER = 0.5  # of the promised time to the first token

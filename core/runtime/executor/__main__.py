@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core.clock import NS_PER_MS, NS_PER_S, Clock
-from core.config import HeadraceConfig
-from core.config_file import config_from_json
+from core.config.file import config_from_json
+from core.config.headrace import HeadraceConfig
 from core.errors import HeadraceError, RanksError
 from core.executor.factory import make_executor
 from core.executor.protocol import Executor, ExecutorInfo, ExecutorSettings

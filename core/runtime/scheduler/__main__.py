@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from core.clock import NS_PER_MS
-from core.config_file import config_from_json
+from core.config.file import config_from_json
 from core.engine_core import EngineCore
 from core.model_card import card_from_json
 from core.monotonic_clock import MonotonicClock
@@ -22,7 +22,6 @@ from core.runtime.scheduler.page import resumed_metering
 from core.runtime.wiring import MAX_RECORDS_PER_OUTPUT_FRAME, max_logprobs
 from core.scheduler.settings import EngineSettings
 from core.supervision.actions import EXIT_OK
-from core.tenant_directory import configured_tenancy
 from ipc.child import Child
 from ipc.heartbeat import HeartbeatState
 
@@ -38,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
         config.engine,
         config.scheduler,
         config.policy,
-        Limits.of_tenancy(configured_tenancy(config)),
+        Limits.of_tenancy(config.tenancy),
         max_model_len=card.max_model_len,
         eos_token_ids=card.eos_token_ids,
         digest_secret=card.digest_secret,

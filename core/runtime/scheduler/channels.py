@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from core.config import HeadraceConfig
+from core.config.headrace import HeadraceConfig
 from core.messages.scheduler import ToScheduler
 from core.peers import BoardPeers, PeerTable
 from core.runtime.wiring import SUPERVISOR, plan_doorbells

@@ -33,7 +33,7 @@ from core.runtime.scheduler.submissions import SubmitError, request_of
 from core.scheduler import events as ev
 from core.scheduler.frames import plan_parts, read_result
 from core.scheduler.plan import OutputBatch, OutputKind
-from core.tenant_directory import tenancy_of
+from core.tenancy.directory import tenancy_of
 from ipc.channel import FrameReceiver
 from ipc.errors import BrokenRingError
 from ipc.heartbeat import HeartbeatState

@@ -12,7 +12,7 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from core.config import HeadraceConfig
+from core.config.headrace import HeadraceConfig
 from core.errors import (
     ConfigError,
     StateDamagedError,
@@ -21,9 +21,8 @@ from core.errors import (
     StateNewerError,
 )
 from core.state_database import DAMAGED_PATTERN, FILE_NAME, TENANCY, read_kept
-from core.tenancy import Tenancy
-from core.tenancy_difference import from_json, laid_over
-from core.tenant_directory import configured_tenancy
+from core.tenancy.difference import from_json, laid_over
+from core.tenancy.tenancy import Tenancy
 
 LOCK_TIMEOUT_S = 5.0
 
@@ -39,7 +38,7 @@ def starting_tenancy(
     Raises StateError if that cannot be told, and ConfigError naming the database if the two do not
     go together.
     """
-    configured = configured_tenancy(config)
+    configured = config.tenancy
     if not config.admin.keep_state:
         return configured
     kept = _read(directory, lock_timeout_s)

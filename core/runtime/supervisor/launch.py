@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from core.config import HeadraceConfig
-from core.config_file import config_to_json
+from core.config.file import config_to_json
+from core.config.headrace import HeadraceConfig
 from core.executor.threads import openmp_environment
 from core.model_card import ModelCard, card_to_json
 from core.runtime.supervisor.stage import Stage

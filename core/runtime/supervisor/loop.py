@@ -19,7 +19,7 @@ from types import FrameType
 import zmq
 
 from core.clock import NS_PER_MS, NS_PER_S, Clock
-from core.config import HeadraceConfig
+from core.config.headrace import HeadraceConfig
 from core.model_card import ModelCard
 from core.runtime.supervisor.calls import Executors, SupervisorCalls
 from core.runtime.supervisor.drain import Drain

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from core.config import HeadraceConfig
+from core.config.headrace import HeadraceConfig
 from core.errors import ConfigError
 from core.runtime.supervisor.log_levels import LogLevels
 from core.runtime.supervisor.tenants import Record, TenantCommands

@@ -12,12 +12,12 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from core.config import HeadraceConfig
+from core.config.headrace import HeadraceConfig
 from core.errors import StartError
 from core.runtime.wiring import doorbell_names, ring_layouts, segment_layouts
 from core.supervision.spec import ChildSpec
-from core.tenancy import Tenancy
-from core.tenant_directory import configured_tenancy, snapshot_of
+from core.tenancy.directory import snapshot_of
+from core.tenancy.tenancy import Tenancy
 from ipc.directory import DirectoryWriter
 from ipc.doorbell import Doorbell
 from ipc.errors import IpcError, SegmentSpaceError
@@ -68,7 +68,7 @@ def set_up(
     try:
         _listen(stage, config)
         _allocate(stage, config, specs)
-        _publish_tenants(stage, config, tenancy or configured_tenancy(config))
+        _publish_tenants(stage, config, tenancy or config.tenancy)
         _connect(stage, config)
     except (IpcError, OSError) as error:
         stage.close()
@@ -131,7 +131,7 @@ def _publish_tenants(stage: Stage, config: HeadraceConfig, tenancy: Tenancy) -> 
     if not digest:
         digest = hashlib.sha256(stage.directory.write_admin_key().encode()).hexdigest()
     writer = DirectoryWriter(stage.segments[stage.directory.directory])
-    writer.publish(snapshot_of(tenancy, digest, configured_tenancy(config)))
+    writer.publish(snapshot_of(tenancy, digest, config.tenancy))
 
 
 def _connect(stage: Stage, config: HeadraceConfig) -> None:

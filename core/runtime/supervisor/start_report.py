@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from core.config import HeadraceConfig
+from core.config.headrace import HeadraceConfig
 from core.runtime.supervisor.stage import Stage
 from ipc.board import BoardReader
 from ipc.directory import DirectoryReader

@@ -2,7 +2,7 @@
 `remove-tenant`, `rotate-key`; and the tenancy of a configuration file that is read again.
 
 Owns: the directory's writing end, the order check → publish → ring, and the answers. Never knows:
-what a setting means (`core.tenancy_changes`), or when the others have taken it over: each says so
+what a setting means (`core.tenancy.changes`), or when the others have taken it over: each says so
 in its heartbeat line. With every version goes what of it the configuration file does not say, for
 admin worker 0, which keeps it. The file itself is never written.
 """
@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from core.config import HeadraceConfig
+from core.config.headrace import HeadraceConfig
 from core.errors import ConfigError, UnknownTenantError
 from core.runtime.supervisor.stage import Stage
 from core.runtime.wiring import directory_doorbells
-from core.tenancy import CLASS_NAMES, Room, Tenancy
-from core.tenancy_changes import (
+from core.tenancy.changes import (
     Change,
     add_tenant,
     remove_tenant,
@@ -24,9 +23,11 @@ from core.tenancy_changes import (
     set_paused,
     set_value,
 )
-from core.tenancy_difference import changed_paths, difference, laid_over
-from core.tenancy_in_use import Held, InUse, broken_promises
-from core.tenant_directory import configured_tenancy, snapshot_of, tenancy_of
+from core.tenancy.classes import CLASS_NAMES
+from core.tenancy.difference import changed_paths, difference, laid_over
+from core.tenancy.directory import snapshot_of, tenancy_of
+from core.tenancy.in_use import Held, InUse, broken_promises
+from core.tenancy.tenancy import Room, Tenancy
 from ipc.board import BoardReader
 from ipc.control.declaration import ArgumentError, NotFoundError
 from ipc.directory import DirectoryReader, DirectoryWriter
@@ -47,7 +48,7 @@ class TenantCommands:
         segment = stage.segments[stage.directory.directory]
         first = DirectoryReader(segment).read()
         self.tenancy = tenancy_of(first)
-        self._configured = configured_tenancy(config)
+        self._configured = config.tenancy
         self._room = Room(config.engine.replicas, config.engine.max_num_seqs)
         self._admin_key_sha256 = first.admin_key_sha256
         self._writer = DirectoryWriter(segment)
@@ -73,7 +74,7 @@ class TenantCommands:
         """Lay over what runs what a new `config`, which was checked, says otherwise than the one
         before; raises ArgumentError, changing nothing.
         """
-        configured = configured_tenancy(config)
+        configured = config.tenancy
         changes = difference(self._configured, configured)
         tenancy = laid_over(self.tenancy, changes)
         faults = list(tenancy.faults(self._room))

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core.clock import NS_PER_MS, Clock
-from core.config import HeadraceConfig
-from core.config_file import config_from_json
+from core.config.file import config_from_json
+from core.config.headrace import HeadraceConfig
 from core.errors import HeadraceError
 from core.model_card import ModelCard, card_from_json
 from core.monotonic_clock import MonotonicClock

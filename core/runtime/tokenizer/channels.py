@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from core.config import HeadraceConfig
+from core.config.headrace import HeadraceConfig
 from core.messages.http import ToHttp
 from core.messages.scheduler import ToScheduler
 from core.messages.tokenizer import ToTokenizer

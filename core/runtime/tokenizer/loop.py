@@ -21,7 +21,7 @@ from core.runtime.tokenizer.channels import (
     TokenizerChannels,
 )
 from core.scheduler.frames import RecordFrameError, read_outputs
-from core.tenant_directory import tenancy_of
+from core.tenancy.directory import tenancy_of
 from core.tokenizer.choice import SequenceGapError
 from core.tokenizer.intake import Encoding
 from core.tokenizer.operations import Operations

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from core.config import HttpConfig
+from core.config.processes import HttpConfig
 from frontends.http.deadlines import READ_FIRST_S, Deadline, ReaderWatch
 from frontends.http.limits import NUM_WHOLE_BODIES, ByteBudget, ConnectionLimits
 from frontends.http.weight import RequestWeight

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from starlette.routing import Route
 
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from frontends.http.app import OPEN_PATHS
 from frontends.http.auth import ANYBODY, Authenticator, Tenant, traffic_class_for
 from frontends.http.errors import ApiError

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.clock import NS_PER_MS
-from core.config import HttpConfig
+from core.config.processes import HttpConfig
 from core.messages.http import Chunk
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from frontends.http.exchange import Exchange
 from frontends.http.limits import ByteBudget, ConnectionLimits
 from frontends.http.sse import EventTemplate

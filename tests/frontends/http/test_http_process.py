@@ -15,7 +15,8 @@ import httpx2
 import pytest
 import zmq
 
-from core.config import HeadraceConfig, HttpConfig, SupervisionConfig
+from core.config.headrace import HeadraceConfig
+from core.config.processes import HttpConfig, SupervisionConfig
 from core.messages.tokenizer import Generate
 from core.monotonic_clock import MonotonicClock
 from core.runtime.supervisor.launch import ChildProcess, child_environment, child_setup, start_child

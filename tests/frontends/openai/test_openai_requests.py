@@ -7,7 +7,7 @@ import pytest
 from core.clock import NS_PER_MS, NS_PER_S
 from core.messages.tokenizer import ChatPrompt, Generate, TextPrompt
 from core.sampling_params import NO_LOGPROBS, SamplingParams
-from core.tenancy import TrafficClass
+from core.tenancy.classes import TrafficClass
 from frontends.openai.schema import UNSUPPORTED, ChatCompletionRequest, CompletionRequest
 from tests.support.http_rig import MODEL, HttpRig
 

@@ -11,13 +11,13 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from core.config import HeadraceConfig
+from core.config.headrace import HeadraceConfig
+from core.config.tracing import TracingConfig
 from core.errors import ConfigError
 from core.messages.tokenizer import Generate, TextPrompt
 from core.runtime import serve
 from core.sampling_params import SamplingParams
-from core.tenancy import TrafficClass
-from core.tracing_config import TracingConfig
+from core.tenancy.classes import TrafficClass
 from frontends.http.telemetry import StreamTimer, Telemetry
 from frontends.tracing.otlp import MAX_BATCH_SPANS, MAX_WAITING_SPANS, OtlpTracer
 from frontends.tracing.passage import CLIENT_GONE, Passage
@@ -196,7 +196,7 @@ HYGIENE = """
 import sys
 sys.modules["opentelemetry"] = None
 from core.errors import ConfigError
-from core.tracing_config import TracingConfig
+from core.config.tracing import TracingConfig
 from frontends.http.wiring import open_tracer
 open_tracer(TracingConfig(), {}, "m", print)
 try:

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from core.config import HeadraceConfig
-from core.config_docs import key_help
-from core.config_file import (
+from core.config.docs import key_help
+from core.config.file import (
     config_from_json,
     config_from_table,
     config_to_json,
@@ -18,10 +17,11 @@ from core.config_file import (
     key_paths,
     load_config,
 )
+from core.config.headrace import HeadraceConfig
 from core.errors import ConfigError
-from core.tenancy import CLASS_NAMES
+from core.tenancy.classes import CLASS_NAMES
 
-CONFIGS = Path(__file__).parent.parent / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def written_comments(text: str) -> dict[str, tuple[str, str]]:

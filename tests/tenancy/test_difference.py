@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import ConfigError
-from core.tenancy import CLASS_NAMES, ClassConfig, ClassesConfig, Tenancy, TenantConfig
-from core.tenancy_difference import (
+from core.tenancy.classes import CLASS_NAMES, ClassConfig, ClassesConfig
+from core.tenancy.difference import (
     Difference,
     changed_paths,
     difference,
@@ -16,6 +16,8 @@ from core.tenancy_difference import (
     laid_over,
     to_json,
 )
+from core.tenancy.tenancy import Tenancy
+from core.tenancy.tenants import TenantConfig
 
 NAMES = st.sampled_from(["acme", "beta", "gamma", "zeta"])
 CONFIGURED = Tenancy(tenants=(TenantConfig(name="acme"), TenantConfig(name="zeta", weight=2.0)))

@@ -14,7 +14,9 @@ from typing import Any
 import msgspec
 
 from core.errors import ConfigError
-from core.tenancy import CLASS_NAMES, Tenancy, TenantConfig
+from core.tenancy.classes import CLASS_NAMES
+from core.tenancy.tenancy import Tenancy
+from core.tenancy.tenants import TenantConfig
 
 Values = dict[str, Any]
 

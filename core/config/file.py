@@ -1,11 +1,10 @@
 """Reading and writing the configuration: TOML, `--set path=value`, JSON.
 
 Owns: the way from text to `HeadraceConfig` and back, and messages that name the key path. Never
-knows: what a value means (`core.config` checks that). An unknown key is an error that names its
-nearest valid neighbour.
+knows: what a value means (that is checked beside this file). An unknown key is an error that names
+its nearest valid neighbour.
 """
 
-import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,8 +14,9 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
-from core.config import HeadraceConfig
+from core.config.headrace import HeadraceConfig
 from core.errors import ConfigError
+from core.settings.text import describe, nearest, parse_value
 
 
 def load_config(path: Path | None = None, overrides: Iterable[str] = ()) -> HeadraceConfig:
@@ -56,14 +56,6 @@ def apply_override(table: dict[str, Any], override: str) -> None:
         if not isinstance(table, dict):
             raise ConfigError(f"--set {override!r}: {'.'.join(keys[: depth + 1])} is not a table")
     table[keys[-1]] = parse_value(text.strip())
-
-
-def parse_value(text: str) -> object:
-    """Return the TOML value in `text`, or `text` itself if it is none."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def config_from_table(table: Mapping[str, Any]) -> HeadraceConfig:
@@ -131,8 +123,7 @@ def nearest_key(path: str, key: str, siblings: list[str]) -> str:
     the closest sibling.
     """
     namesakes = [known for known in key_paths() if known.rpartition(".")[2] == key]
-    close = difflib.get_close_matches(key, siblings, n=1, cutoff=0.0)
-    return namesakes[0] if namesakes else f"{path}{close[0]}"
+    return namesakes[0] if namesakes else f"{path}{nearest(key, siblings)}"
 
 
 def table_type(hint: object) -> type | None:
@@ -141,15 +132,6 @@ def table_type(hint: object) -> type | None:
     """
     kinds = (kind for kind in (hint, *get_args(hint)) if isinstance(kind, type))
     return next((kind for kind in kinds if is_dataclass(kind)), None)
-
-
-def describe(error: msgspec.ValidationError) -> str:
-    """Return msgspec's message with the key path in front: `engine.replicas: Expected int, got
-    str`.
-    """
-    message, _, place = str(error).partition(" - at `")
-    path = place.rstrip("`").removeprefix("$.")
-    return f"{path}: {message}" if path else message
 
 
 def key_paths(kind: type = HeadraceConfig, path: str = "") -> Iterator[str]:

@@ -9,7 +9,9 @@ with the two numbers. To lower them all the same, pause the class or tenant firs
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from core.tenancy import CLASS_NAMES, ClassConfig, Tenancy, TenantConfig
+from core.tenancy.classes import CLASS_NAMES, ClassConfig
+from core.tenancy.tenancy import Tenancy
+from core.tenancy.tenants import TenantConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,17 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from core.config import EngineConfig, HeadraceConfig
+from core.config.engine import EngineConfig
+from core.config.headrace import HeadraceConfig
 from core.errors import ConfigError
-from core.tenancy import ClassConfig, ClassesConfig, Room, Tenancy, TenantConfig
-from core.tenancy_changes import (
+from core.tenancy.changes import (
     add_tenant,
     remove_tenant,
     rotate_key,
     set_paused,
     set_value,
 )
-from core.tenancy_in_use import Held, InUse, broken_promises
+from core.tenancy.classes import ClassConfig, ClassesConfig
+from core.tenancy.in_use import Held, InUse, broken_promises
+from core.tenancy.tenancy import Room, Tenancy
+from core.tenancy.tenants import TenantConfig
 
 DIGEST = "a" * 64
 ACME = TenantConfig(name="acme.eu", key_sha256=(DIGEST,), max_concurrency=8)

@@ -1,7 +1,7 @@
 """Changes of classes and tenants while the engine runs. Pure: a tenancy in, a tenancy out.
 
 Owns: the paths that can be changed, what a value must be, and that the whole is acceptable
-afterwards. Never knows: who asks, what is in use now (`core.tenancy_in_use`), or how the others
+afterwards. Never knows: who asks, what is in use now (`core.tenancy.in_use`), or how the others
 hear of it. A refused change changes nothing, and its message names every fault by its key path.
 
     classes.NAME.KEY     any key of a class
@@ -14,9 +14,11 @@ from typing import Any
 
 import msgspec
 
-from core.config_file import describe, nearest_key, parse_value
 from core.errors import ConfigError, UnknownTenantError
-from core.tenancy import CLASS_NAMES, ClassConfig, Room, Tenancy, TenantConfig
+from core.settings.text import describe, nearest, parse_value
+from core.tenancy.classes import CLASS_NAMES, ClassConfig
+from core.tenancy.tenancy import Room, Tenancy
+from core.tenancy.tenants import TenantConfig
 
 _PATH = re.compile(r"(classes)\.(\w+)\.(\w+)|(tenants)(?:\.|\[)([\w.-]+?)\]?\.(\w+)")
 _FIXED = ("name", "key_sha256")  # of a tenant: another tenant; `rotate-key`
@@ -113,7 +115,7 @@ def _with_value(entry: Any, path: str, key: str, text: str) -> Any:
     prefix = path.removesuffix(key)
     names = [known.name for known in fields(entry)]
     if key not in names:
-        raise ConfigError(f"unknown key {path}: did you mean {nearest_key(prefix, key, names)}?")
+        raise ConfigError(f"unknown key {path}: did you mean {prefix}{nearest(key, names)}?")
     table = msgspec.to_builtins(entry) | {key: parse_value(text.strip())}
     try:
         return msgspec.convert(table, type(entry), strict=True)

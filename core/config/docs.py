@@ -1,7 +1,7 @@
-"""What each configuration key means: the docstring under its field, read from the source of
-the modules that the configuration is made of.
+"""What each configuration key means: the docstring under its field, read from the source
+of the classes that the configuration is made of.
 
-Owns: the way from a key path to its text. The file is parsed, not imported again, so the text next
+Owns: the way from a key path to its text. The source is parsed, so the text next
 to a field is the only place where a key is described; help, `config show` and the documentation
 tests all read it here.
 """
@@ -13,11 +13,8 @@ from dataclasses import fields
 from functools import cache
 from typing import get_type_hints
 
-import core.config
-import core.tenancy
-import core.tracing_config
-from core.config import HeadraceConfig
-from core.config_file import table_type
+from core.config.file import table_type
+from core.config.headrace import HeadraceConfig
 
 
 def key_help(path: str) -> str:
@@ -29,29 +26,24 @@ def key_help(path: str) -> str:
 @cache
 def key_descriptions() -> Mapping[str, str]:
     """Return the description of every key, by path; keys of a tenant begin with `tenants.`."""
-    documented = _field_docstrings()
     found: dict[str, str] = {}
     pending: list[tuple[type, str]] = [(HeadraceConfig, "")]
     while pending:
         kind, path = pending.pop()
-        types = get_type_hints(kind)
+        types, documented = get_type_hints(kind), _field_docstrings(kind)
         for entry in fields(kind):
             inner = table_type(types[entry.name])
             if inner is not None:
                 pending.append((inner, f"{path}{entry.name}."))
             else:
-                found[f"{path}{entry.name}"] = documented[kind.__name__][entry.name]
+                found[f"{path}{entry.name}"] = documented[entry.name]
     return found
 
 
-def _field_docstrings() -> dict[str, dict[str, str]]:
-    """Return, per class of these modules, the string that follows each annotated field."""
-    sources = map(inspect.getsource, (core.config, core.tenancy, core.tracing_config))
-    nodes = [node for source in sources for node in ast.parse(source).body]
-    return {node.name: _class_docstrings(node) for node in nodes if isinstance(node, ast.ClassDef)}
-
-
-def _class_docstrings(node: ast.ClassDef) -> dict[str, str]:
+def _field_docstrings(kind: type) -> dict[str, str]:
+    """Return the string that follows each annotated field of a class."""
+    [node] = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(node, ast.ClassDef), kind
     found: dict[str, str] = {}
     for field, text in zip(node.body, node.body[1:], strict=False):
         match field, text:

@@ -1,4 +1,4 @@
-"""The tenant directory in the words of `core.tenancy`, and back.
+"""The tenant directory in the words of this folder, and back.
 
 Owns: this translation, in both directions. Never knows: shared memory (`ipc.directory`), or what a
 setting means. A field that one side has and the other has not is an error at the first use, which
@@ -8,19 +8,14 @@ a test makes.
 from dataclasses import fields
 from typing import Any
 
-from core.config import HeadraceConfig
-from core.tenancy import DEFAULT_TENANT, ClassConfig, ClassesConfig, Tenancy, TenantConfig
-from core.tenancy_difference import Difference, difference, to_json
+from core.tenancy.classes import ClassConfig, ClassesConfig
+from core.tenancy.difference import Difference, difference, to_json
+from core.tenancy.tenancy import Tenancy
+from core.tenancy.tenants import TenantConfig
 from ipc.directory import DirectoryClass, DirectorySnapshot, DirectoryTenant
 
 CLASS_FIELDS = tuple(entry.name for entry in fields(ClassConfig))
 TENANT_FIELDS = tuple(entry.name for entry in fields(TenantConfig))
-
-
-def configured_tenancy(config: HeadraceConfig) -> Tenancy:
-    """Return what the configuration says; without tenants there is one, `default`."""
-    tenants = config.tenants or (TenantConfig(name=DEFAULT_TENANT),)
-    return Tenancy(classes=config.classes, tenants=tenants)
 
 
 def snapshot_of(

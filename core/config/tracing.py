@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from core.config_checks import in_range
+from core.settings.checks import in_range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
