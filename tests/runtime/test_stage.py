@@ -97,7 +97,7 @@ def test_too_little_shared_memory_says_how_much_is_needed(
 ) -> None:
     """The sizes are in the message, and what was made before is given back."""
 
-    def no_room(path: Path, size_bytes: int) -> Segment:
+    def no_room(path: Path, size_bytes: int, head: bytes) -> Segment:
         raise SegmentSpaceError(str(path), size_bytes, 4096)
 
     monkeypatch.setattr(Segment, "create", no_room)
