@@ -32,7 +32,7 @@ from core.user_directories import cache_directory
 from scripts.bench import _report as report
 from scripts.bench._command import parser_of
 
-PROSE = report.ROOT / "tests" / "support" / "prose.txt"
+PROSE = report.ROOT / "tests" / "support" / "models" / "prose.txt"
 BLOCK_SIZE = 32
 POSITIONS = 4096
 CONTEXT = 192  # tokens before a decode

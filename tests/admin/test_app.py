@@ -22,9 +22,9 @@ from frontends.metrics.vllm import EngineFacts
 from ipc.control.registry import COMMANDS
 from ipc.directory import DirectorySnapshot, DirectoryTenant
 from ipc.messages import ControlCall, ControlReply
-from tests.support.async_http import Reply, request
-from tests.support.boards import healthy, page, scheduler_fields
-from tests.support.control_rig import Answer, ControlRig, control_rig, never
+from tests.support.control_plane.boards import healthy, page, scheduler_fields
+from tests.support.control_plane.control_rig import Answer, ControlRig, control_rig, never
+from tests.support.http.async_client import Reply, request
 
 ADMIN, TENANT = "hr-admin-1", "hr-tenant-1"
 OPEN = ("/health", "/health/live", "/health/ready", "/health/progress", "/version")

@@ -12,8 +12,8 @@ from ipc.layout import create_segment
 from ipc.pages import HTTP_PAGE, SCHEDULER_PAGE
 from ipc.run_directory import RunDirectory
 from ipc.segment import Segment
-from tests.support.boards import NOW_NS
-from tests.support.control_rig import StoppedClock
+from tests.support.control_plane.boards import NOW_NS
+from tests.support.control_plane.control_rig import StoppedClock
 
 SLOTS = {"scheduler": 1, "http.0": 2, "janitor": 3}
 

@@ -18,7 +18,14 @@ from ipc.control.registry import COMMANDS
 from ipc.directory import DirectorySnapshot, DirectoryTenant
 from ipc.messages import ControlCall, ControlReply
 from ipc.ports import Context, RouterPort
-from tests.support.control_rig import CALLS, REPLIES, ControlRig, connect, control_rig, never
+from tests.support.control_plane.control_rig import (
+    CALLS,
+    REPLIES,
+    ControlRig,
+    connect,
+    control_rig,
+    never,
+)
 
 ADMIN, TENANT = "hr-admin-1", "hr-tenant-1"
 

@@ -16,9 +16,9 @@ from frontends.admin.peers import (
 )
 from ipc.control.declaration import ReplyCode
 from ipc.messages import ControlCall, ControlReply
-from tests.support.boards import NOW_NS, beat, page, replica_fields, scheduler_fields
-from tests.support.boards import healthy as healthy_boards
-from tests.support.control_rig import Answer, ControlRig, control_rig, never
+from tests.support.control_plane.boards import NOW_NS, beat, page, replica_fields, scheduler_fields
+from tests.support.control_plane.boards import healthy as healthy_boards
+from tests.support.control_plane.control_rig import Answer, ControlRig, control_rig, never
 
 CANCEL = ControlCall(7, "cancel", {"tenant": "acme"}, key="secret", actor="ctl me")
 

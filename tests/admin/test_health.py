@@ -10,7 +10,7 @@ from core.supervision.states import ProcessState
 from frontends.boards import Boards
 from frontends.health import Health, assess
 from ipc.heartbeat import HeartbeatState
-from tests.support.boards import (
+from tests.support.control_plane.boards import (
     CHILDREN,
     NOW_NS,
     beat,

@@ -14,7 +14,7 @@ from core.state_database import FILE_NAME, TENANCY, open_to_write, read_kept
 from frontends.admin.keeper import Keeper, Kept
 from frontends.admin.usage import Counters, read_usage
 from ipc.directory import DirectorySnapshot
-from tests.support.engine import wait_until
+from tests.support.processes.engine import wait_until
 
 WAIT_S = 30
 HOUR_S = 3600

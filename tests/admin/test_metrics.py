@@ -25,7 +25,7 @@ from frontends.metrics.reference import page as reference_page
 from frontends.metrics.render import render
 from frontends.metrics.vllm import EngineFacts
 from ipc.pages import HTTP_PAGE, MAX_PAGE_TENANTS, TTFT_BUCKETS_S
-from tests.support.boards import (
+from tests.support.control_plane.boards import (
     NOW_NS,
     beat,
     child_row,

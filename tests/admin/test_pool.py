@@ -21,10 +21,10 @@ from ipc.control.declaration import Effect
 from ipc.control.registry import COMMANDS
 from ipc.control_client import AdminWorkers
 from ipc.run_directory import RunDirectory
-from tests.support.admin_stage import TENANT_KEY, WAIT_S, AdminStage
-from tests.support.async_http import Reply, request
-from tests.support.boards import replica_fields, scheduler_fields, supervisor_fields
-from tests.support.engine import wait_until
+from tests.admin.admin_stage import TENANT_KEY, WAIT_S, AdminStage
+from tests.support.control_plane.boards import replica_fields, scheduler_fields, supervisor_fields
+from tests.support.http.async_client import Reply, request
+from tests.support.processes.engine import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 

@@ -6,7 +6,7 @@ import pytest
 
 from core.clock import NS_PER_S
 from frontends.admin.taken_over import at_other_level, behind, progress, silence_s
-from tests.support.boards import NOW_NS, beat, healthy
+from tests.support.control_plane.boards import NOW_NS, beat, healthy
 
 
 def test_who_is_behind_is_who_reads_the_directory_and_serves() -> None:

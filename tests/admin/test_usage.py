@@ -13,7 +13,7 @@ from frontends.admin.usage import (
     report,
 )
 from ipc.control.declaration import ArgumentError
-from tests.support.boards import healthy, page, refusal_fields, scheduler_fields
+from tests.support.control_plane.boards import healthy, page, refusal_fields, scheduler_fields
 
 KEYS = st.tuples(st.sampled_from(["acme", "zeta"]), st.sampled_from(["requests", "tokens"]))
 NOW_S = 1_764_500_000.0  # 2025-11-30 10:53:20 UTC

@@ -16,7 +16,7 @@ from frontends.metrics.vllm import EngineFacts
 from ipc.control.registry import COMMANDS
 from ipc.heartbeat import Heartbeat, HeartbeatState
 from ipc.pages import MAX_PAGE_TENANTS
-from tests.support.boards import (
+from tests.support.control_plane.boards import (
     CHILDREN,
     NOW_NS,
     beat,

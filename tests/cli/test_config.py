@@ -11,7 +11,7 @@ from core.config.docs import key_descriptions
 from core.config.file import config_to_json, key_paths, load_config
 from core.config.headrace import HeadraceConfig
 from frontends.cli.config_flags import SERVE_SHORTCUTS, Shortcut, config_arguments, override
-from tests.support.cli import assert_one_line, inside
+from tests.support.processes.cli import assert_one_line, inside
 
 
 def test_every_key_has_a_description() -> None:

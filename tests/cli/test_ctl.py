@@ -19,8 +19,8 @@ from ipc.control.registry import COMMANDS
 from ipc.messages import ControlCall, ControlReply
 from ipc.ports import Context, RouterPort
 from ipc.run_directory import RunDirectory
-from tests.support.cli import ESCAPE, assert_one_line, headrace, inside
-from tests.support.control_rig import CALLS, REPLIES
+from tests.support.control_plane.control_rig import CALLS, REPLIES
+from tests.support.processes.cli import ESCAPE, assert_one_line, headrace, inside
 
 Answer = Callable[[ControlCall], ControlReply | None]
 POLL_MS = 20

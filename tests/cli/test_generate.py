@@ -15,9 +15,9 @@ import pytest
 from frontends.cli.api_client import events
 from frontends.cli.generate import text_of
 from ipc.run_directory import Ports, RunDirectory, list_engines
-from tests.support.cli import HEADRACE, Run, assert_one_line, headrace
-from tests.support.fake_openai import FakeServer, decode, encode, encode_chat, next_id
-from tests.support.tiny_model import write_tiny_model
+from tests.support.http.fake_openai import FakeServer, decode, encode, encode_chat, next_id
+from tests.support.models.tiny_model import write_tiny_model
+from tests.support.processes.cli import HEADRACE, Run, assert_one_line, headrace
 
 
 @pytest.fixture

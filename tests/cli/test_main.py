@@ -14,7 +14,7 @@ import pytest
 import frontends.cli.main
 from core.terminal import ExitCode, Parser
 from frontends.cli.verbs import VERBS, Verb
-from tests.support.cli import ESCAPE, HEADRACE, Run, assert_one_line, headrace, inside
+from tests.support.processes.cli import ESCAPE, HEADRACE, Run, assert_one_line, headrace, inside
 
 ROOT = Path(frontends.cli.main.__file__).parents[2]
 DOCS = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from core.models.registry import ALIASES
-from tests.support.cli import assert_one_line, headrace
-from tests.support.tiny_model import write_tiny_model
+from tests.support.models.tiny_model import write_tiny_model
+from tests.support.processes.cli import assert_one_line, headrace
 
 
 def test_list_has_every_known_model_and_where_it_lies(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from core.config.file import load_config
 from frontends.cli.serve import add_arguments, supervisor_arguments
-from tests.support.cli import assert_one_line, headrace
-from tests.support.engine import unique_name
-from tests.support.tiny_model import write_tiny_model
+from tests.support.models.tiny_model import write_tiny_model
+from tests.support.processes.cli import assert_one_line, headrace
+from tests.support.processes.engine import unique_name
 
 
 def test_flags_reach_the_supervisor_as_configuration() -> None:

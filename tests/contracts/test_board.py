@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import tests.support.board_writer_process as writer_process
+import tests.contracts.board_writer_process as writer_process
 from ipc.board import BoardReader, BoardWriter, board_layout
 from ipc.errors import LayoutVersionError
 from ipc.layout import anonymous_segment, create_segment

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ipc.errors import BrokenRingError, FrameError
-from tests.support.ring_rigs import RigFactory, RingRig, drain, loopback_rigs, shared_rigs
+from tests.support.channels.ring_rigs import RigFactory, RingRig, drain, loopback_rigs, shared_rigs
 
 
 @pytest.fixture(params=["shared", "loopback"])

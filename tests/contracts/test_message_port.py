@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ipc.channel import Received
-from tests.support.port_rigs import Answer, Ask, LoopbackPortRig, PortRig, zmq_rig
+from tests.support.channels.port_rigs import Answer, Ask, LoopbackPortRig, PortRig, zmq_rig
 
 MANY = 1_000_000  # more than can be sent while a disconnection is being noticed
 

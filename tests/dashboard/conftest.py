@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from dashboard.source.base import Source
-from tests.support.dashboard import LARGE, SMALL, Play, Stage, StageClock, demo, on_stage
+from tests.support.control_plane.dashboard_stage import (
+    LARGE,
+    SMALL,
+    Play,
+    Stage,
+    StageClock,
+    demo,
+    on_stage,
+)
 
 
 @pytest.fixture(params=[SMALL, LARGE], ids=["80x24", "120x40"])

@@ -9,7 +9,7 @@ from dashboard.journal import Journal
 from dashboard.screens.events import MAX_KEPT_OF_A_KIND, EventsScreen
 from dashboard.source.base import Record
 from dashboard.tables.events import events_table, identity_of, numbers_of
-from tests.support.dashboard import StageClock, demo
+from tests.support.control_plane.dashboard_stage import StageClock, demo
 
 SET = {
     "time": "2026-11-29T20:00:01.500+00:00", "worker": "admin.0", "actor": "ctl alice",

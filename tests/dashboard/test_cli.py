@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dashboard.keymap import SCREENS
-from tests.support.cli import assert_one_line, headrace
+from tests.support.processes.cli import assert_one_line, headrace
 
 FORBIDDEN = {"core", "frontends", "torch", "triton", "numba", "starlette", "uvicorn"}
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 
 from dashboard.commands import matching
 from dashboard.format import ASCII
-from tests.support.dashboard import Play, Stage, on_stage, table_of
+from tests.support.control_plane.dashboard_stage import Play, Stage, on_stage, table_of
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from dashboard.recording import Recording, RecordingWriter
 from dashboard.screens.base import TableScreen
 from dashboard.source.replay import ReplaySource
 from dashboard.tables.tenants import TenantRow
-from tests.support.dashboard import Play, Stage, table_of
+from tests.support.control_plane.dashboard_stage import Play, Stage, table_of
 
 pytestmark = pytest.mark.slow
 

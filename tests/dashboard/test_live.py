@@ -19,8 +19,8 @@ from ipc.messages import ControlCall, ControlReply
 from ipc.pages import TTFT_BUCKETS_S
 from ipc.ports import RouterPort
 from ipc.run_directory import RunDirectory
-from tests.support.dashboard import StageClock
-from tests.support.run_directory_stage import EngineOnPaper
+from tests.support.control_plane.dashboard_stage import StageClock
+from tests.support.control_plane.run_directory_stage import EngineOnPaper
 
 NS_PER_S = 1_000_000_000
 

@@ -18,7 +18,7 @@ from dashboard.pictures.promises import promises
 from dashboard.pictures.request import request
 from dashboard.pictures.trends import trends
 from dashboard.widgets.header_bar import state_line, state_of
-from tests.support.dashboard import StageClock, demo
+from tests.support.control_plane.dashboard_stage import StageClock, demo
 
 
 def view_of(**changes: Any) -> View:

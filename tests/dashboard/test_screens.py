@@ -10,7 +10,7 @@ import pytest
 
 from dashboard.format import ASCII
 from dashboard.keymap import SCREENS
-from tests.support.dashboard import LARGE, SMALL, Stage, on_stage
+from tests.support.control_plane.dashboard_stage import LARGE, SMALL, Stage, on_stage
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["80x24", "120x40"])

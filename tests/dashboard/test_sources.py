@@ -16,7 +16,7 @@ from dashboard.source.base import ControlError
 from dashboard.source.demo import DemoSource
 from dashboard.source.replay import ReplaySource
 from ipc.control.registry import COMMANDS
-from tests.support.dashboard import StageClock, demo
+from tests.support.control_plane.dashboard_stage import StageClock, demo
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.engine import Engine, running_engine
-from tests.support.tiny_model import write_tiny_model
+from tests.support.models.tiny_model import write_tiny_model
+from tests.support.processes.engine import Engine, running_engine
 
 SIMULATED = ("engine.executor=simulated", "engine.simulated_step_us=2000")
 

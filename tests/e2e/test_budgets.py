@@ -8,8 +8,8 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.support.commands import in_force
-from tests.support.engine import Engine, running_engine
+from tests.support.processes.commands import in_force
+from tests.support.processes.engine import Engine, running_engine
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

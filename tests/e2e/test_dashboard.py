@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from scripts.bench._dashboard_terminal import Terminal
-from tests.support.commands import done
-from tests.support.engine import Engine, Json, wait_until
+from tests.support.processes.commands import done
+from tests.support.processes.engine import Engine, Json, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import SIMULATED
-from tests.support.engine import Engine, running_engine, wait_until
+from tests.support.processes.engine import Engine, running_engine, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

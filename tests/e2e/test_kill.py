@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.engine import STOP_TIMEOUT_S, Engine, Json, running_engine, wait_until
-from tests.support.streams import Stream, join, start_streams, wait_for_tokens
+from tests.support.processes.engine import STOP_TIMEOUT_S, Engine, Json, running_engine, wait_until
+from tests.support.processes.streams import Stream, join, start_streams, wait_for_tokens
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

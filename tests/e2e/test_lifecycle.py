@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import SIMULATED
-from tests.support.commands import command, done
-from tests.support.engine import (
+from tests.support.processes.commands import command, done
+from tests.support.processes.engine import (
     STOP_TIMEOUT_S,
     Engine,
     engine_environment,

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from core.supervision.states import ProcessState
-from tests.support.commands import done
-from tests.support.engine import (
+from tests.support.processes.commands import done
+from tests.support.processes.engine import (
     STOP_TIMEOUT_S,
     Engine,
     starting_engine,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.engine import Engine, Json, running_engine, wait_until
-from tests.support.streams import join, start_streams, wait_for_tokens
+from tests.support.processes.engine import Engine, Json, running_engine, wait_until
+from tests.support.processes.streams import join, start_streams, wait_for_tokens
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

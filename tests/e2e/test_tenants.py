@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import command, done, in_force
-from tests.support.engine import Engine, Json, running_engine, wait_until
+from tests.support.processes.commands import command, done, in_force
+from tests.support.processes.engine import Engine, Json, running_engine, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.engine import running_engine
-from tests.support.trace_collector import Collector, attributes, running_collector
+from tests.support.processes.engine import running_engine
+from tests.support.processes.trace_collector import Collector, attributes, running_collector
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

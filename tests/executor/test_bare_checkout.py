@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bare_process import PROMPT
-from tests.support.dense_llama import DenseLlama
-from tests.support.tiny_model import write_tiny_model
+from tests.executor.bare_process import PROMPT
+from tests.support.models.dense_llama import DenseLlama
+from tests.support.models.tiny_model import write_tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,7 +21,7 @@ def test_a_bare_checkout_runs_a_model_on_both_backends(tmp_path: Path) -> None:
     """
     directory = write_tiny_model(tmp_path / "model", layers=1, heads=2, kv_heads=1)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.bare_process", str(directory)],
+        [sys.executable, "-m", "tests.executor.bare_process", str(directory)],
         cwd=ROOT, env=os.environ | {"TRITON_INTERPRET": "1"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip

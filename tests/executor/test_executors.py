@@ -11,9 +11,9 @@ from core.executor.factory import make_executor
 from core.executor.protocol import Executor, ExecutorSettings
 from core.executor.simulated import SimulatedExecutor
 from core.scheduler.plan import CopyDirection, RecordArray, ResultError, StepPlan, row_dtype
-from tests.support.native_kernels import kernel_cache
-from tests.support.plan_driver import ManualClock, PlanDriver
-from tests.support.tiny_model import IM_END_ID, write_tiny_model
+from tests.support.executor.plan_driver import ManualClock, PlanDriver
+from tests.support.kernels.native_kernels import kernel_cache
+from tests.support.models.tiny_model import IM_END_ID, write_tiny_model
 
 KINDS = ("local", "simulated")
 MakeDriver = Callable[..., PlanDriver]

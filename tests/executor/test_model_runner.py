@@ -12,10 +12,10 @@ import torch
 
 from core.models.model_config import read_model_config
 from core.scheduler.plan import RecordArray, ResultError
-from tests.support.dense_llama import DenseLlama
-from tests.support.plan_driver import PlanDriver, Running
-from tests.support.runner_executor import NUM_BLOCKS, RunnerExecutor
-from tests.support.tiny_model import write_tiny_model
+from tests.support.executor.plan_driver import PlanDriver, Running
+from tests.support.executor.runner_executor import NUM_BLOCKS, RunnerExecutor
+from tests.support.models.dense_llama import DenseLlama
+from tests.support.models.tiny_model import write_tiny_model
 
 MakeDriver = Callable[..., PlanDriver]
 

@@ -17,10 +17,10 @@ from core.executor.protocol import Executor, ExecutorSettings
 from core.parallel.ranks import ALONE, agree, sum_of
 from core.parallel.socket_ranks import SocketRanks, connect
 from core.scheduler.plan import CopyDirection, RecordArray
-from tests.support.native_kernels import kernel_cache
-from tests.support.plan_driver import ManualClock, PlanDriver, Running
-from tests.support.rank_group import RankGroup, on_all
-from tests.support.tiny_model import write_tiny_model
+from tests.support.executor.plan_driver import ManualClock, PlanDriver, Running
+from tests.support.executor.rank_group import RankGroup, on_all
+from tests.support.kernels.native_kernels import kernel_cache
+from tests.support.models.tiny_model import write_tiny_model
 
 CLOSE = 1e-4
 Spans = Sequence[np.ndarray[tuple[int], np.dtype[np.int32]]]

@@ -16,7 +16,7 @@ from core.executor.philox import uniforms
 from core.executor.sampler import Sampled, sample
 from core.executor.sampling_batch import SamplingBatch, TokenTriples
 from core.kernels.choice import NativeChoice, TorchChoice
-from tests.support.native_kernels import native_library
+from tests.support.kernels.native_kernels import native_library
 
 VOCAB_SIZE = 40
 

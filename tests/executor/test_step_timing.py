@@ -22,8 +22,8 @@ from core.models.decoder_weights import load_weights
 from core.models.model_config import read_model_config
 from core.policy.calibration import MeasuredStep, fit_basis
 from core.policy.cost_model import CostBasis, StepWork
-from tests.support.plan_driver import ManualClock
-from tests.support.tiny_model import write_tiny_model
+from tests.support.executor.plan_driver import ManualClock
+from tests.support.models.tiny_model import write_tiny_model
 
 MEASURED = [
     MeasuredStep(StepWork(num_decodes=n, decode_context=n), 1000 + 10 * n) for n in range(1, 5)

@@ -16,11 +16,11 @@ from core.sampling_params import SamplingParams
 from core.scheduler import events as ev
 from core.scheduler.plan import StepPlan, row_dtype
 from core.simulation.engine import BUCKETS
-from tests.support.native_kernels import kernel_cache
-from tests.support.plan_driver import ManualClock
-from tests.support.preempting_policies import ScriptedPolicy, WhimsicalPolicy
-from tests.support.scheduling import make_settings
-from tests.support.tiny_model import write_tiny_model
+from tests.support.executor.plan_driver import ManualClock
+from tests.support.kernels.native_kernels import kernel_cache
+from tests.support.models.tiny_model import write_tiny_model
+from tests.support.scheduler.checked_engine import make_settings
+from tests.support.scheduler.preempting_policies import ScriptedPolicy, WhimsicalPolicy
 
 BLOCK_SIZE = 8
 NUM_REQUESTS = 8

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.http_rig import HttpRig, running
+from tests.support.http.http_rig import HttpRig, running
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from frontends.operation import (
     OperationClosedError,
 )
 from frontends.tokenizer_link import MAX_UNSENT, UNSENT_LIMIT_NS
-from tests.support.client_world import World, play
+from tests.frontends.client_world import World, play
 
 
 def chunk(operation_id: str = "op", choice: int = 0, finish_reason: str = "") -> Chunk:

@@ -28,7 +28,7 @@ from ipc.heartbeat import HEARTBEATS_LAYOUT, Heartbeats, HeartbeatState
 from ipc.layout import create_segment
 from ipc.run_directory import RunDirectory
 from ipc.segment import Segment
-from tests.support import child_process, parent_process
+from tests.ipc import child_process, parent_process
 
 DEADLINE_S = 60
 

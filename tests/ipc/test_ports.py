@@ -13,7 +13,7 @@ from ipc.async_port import AsyncPort
 from ipc.channel import Received
 from ipc.errors import IpcError
 from ipc.ports import Context, DealerPort, RouterPort
-from tests.support.port_rigs import Answer, Ask, codec
+from tests.support.channels.port_rigs import Answer, Ask, codec
 
 DEADLINE_S = 60
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tests.support.ring_writer_process as writer_process
+import tests.ipc.ring_writer_process as writer_process
 from ipc.doorbell import Doorbell
 from ipc.errors import BrokenRingError, LayoutVersionError
 from ipc.layout import create_segment
 from ipc.ring import RingReader, RingWriter, format_ring, ring_bytes, ring_layout
 from ipc.segment import Segment
-from tests.support.ring_rigs import SLOT_HEADER_BYTES, SharedRig, drain
+from tests.support.channels.ring_rigs import SLOT_HEADER_BYTES, SharedRig, drain
 
 DEADLINE_MS = 60_000
 SEQUENCE, LENGTH, CRC = 0, 8, 12

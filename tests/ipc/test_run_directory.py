@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import tests.support.claimer_process as claimer_process
+import tests.ipc.claimer_process as claimer_process
 from ipc.base_directory import default_base
 from ipc.errors import (
     EngineNotFoundError,

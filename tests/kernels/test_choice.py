@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from core.kernels.choice import Choice, DrawRules, NativeChoice, TorchChoice
-from tests.support.native_kernels import native_library
+from tests.support.kernels.native_kernels import native_library
 
 
 @pytest.fixture(params=["native", "torch"])

@@ -10,8 +10,8 @@ from torch import Tensor
 from core.kernels.linear import ACTIVATIONS, rms_norm
 from core.kernels.matrix import INT4, QUANTIZATIONS, pack_matrix
 from core.kernels.selection import Kernels
-from tests.support.grids import on_grid
-from tests.support.native_kernels import native_library
+from tests.support.kernels.grids import on_grid
+from tests.support.kernels.native_kernels import native_library
 
 DTYPES = pytest.mark.parametrize(
     "dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"]

@@ -17,7 +17,7 @@ from core.kernels.native import (
     missing_instructions,
     openmp_runtimes,
 )
-from tests.support.native_kernels import native_library
+from tests.support.kernels.native_kernels import native_library
 
 SMALL = ("vocabulary.cpp",)
 

@@ -11,7 +11,7 @@ from core.kernels.norm import (
     TorchNormAdd,
     TorchNormHeads,
 )
-from tests.support.native_kernels import native_library
+from tests.support.kernels.native_kernels import native_library
 
 DTYPES = pytest.mark.parametrize(
     "dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"]

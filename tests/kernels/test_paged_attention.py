@@ -22,7 +22,7 @@ from core.kernels.paged_attention import (
     PagedAttention,
     TorchPagedAttention,
 )
-from tests.support.native_kernels import native_library
+from tests.support.kernels.native_kernels import native_library
 
 DTYPES = pytest.mark.parametrize(
     "dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"]

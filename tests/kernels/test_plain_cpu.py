@@ -15,8 +15,8 @@ from core.kernels import native
 from core.kernels.matrix import QUANTIZATIONS
 from core.kernels.native import PRODUCTS, WEIGHT_FORMATS, build_native
 from core.kernels.selection import Kernels
-from tests.support.grids import on_grid
-from tests.support.native_kernels import kernel_cache
+from tests.support.kernels.grids import on_grid
+from tests.support.kernels.native_kernels import kernel_cache
 
 pytestmark = [
     pytest.mark.slow,

@@ -9,7 +9,7 @@ from core.kernels.matrix import QUANTIZATIONS
 from core.kernels.paged_attention import AttentionBatch, AttentionRule, AttentionShape
 from core.kernels.prefetch import FETCHED_BYTES_MAX
 from core.kernels.selection import Kernels
-from tests.support.native_kernels import native_library
+from tests.support.kernels.native_kernels import native_library
 
 SHAPE = AttentionShape(num_heads=6, num_kv_heads=2, head_dim=32, block_size=16)
 FORMATS = pytest.mark.parametrize("quantization", QUANTIZATIONS)

@@ -5,7 +5,7 @@ import torch
 
 from core.kernels.matrix import INT8, RoundedMatrix, pack_matrix
 from core.kernels.vocabulary import PackedVocabulary, PlainVocabulary, RoundedVocabulary
-from tests.support.native_kernels import native_library
+from tests.support.kernels.native_kernels import native_library
 
 DTYPES = pytest.mark.parametrize(
     "dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from core.kv_cache.host_pool import HostPool
 from core.kv_cache.manager import BlockCopy, KVCacheManager
 from core.request import Request
-from tests.support.scheduling import make_request
+from tests.support.scheduler.checked_engine import make_request
 
 BLOCK_SIZE = 4
 

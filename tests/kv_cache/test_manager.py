@@ -3,7 +3,7 @@
 from core.kv_cache.manager import KVCacheManager
 from core.request import Request
 from core.sampling_params import SamplingParams
-from tests.support.scheduling import make_request
+from tests.support.scheduler.checked_engine import make_request
 
 BLOCK_SIZE = 4
 

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from core.errors import ModelError
 from core.models.convert import convert, hugging_face_name, main, split_rotary_pairs, to_bfloat16
 from core.models.registry import read_facts
-from tests.support.tiny_gguf import (
+from tests.support.models.tiny_gguf import (
     HEAD_DIM,
     HEADS,
     KV_HEADS,

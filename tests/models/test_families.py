@@ -22,8 +22,8 @@ from core.models.decoder_config import DecoderConfig, Features
 from core.models.decoder_weights import load_weights
 from core.models.model_config import read_model_config
 from core.models.weights import WeightFiles
-from tests.support.native_kernels import native_library
-from tests.support.transformers_models import (
+from tests.support.kernels.native_kernels import native_library
+from tests.support.models.transformers_models import (
     CASES,
     Case,
     change_config,

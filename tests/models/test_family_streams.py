@@ -8,9 +8,9 @@ import pytest
 from core.executor.factory import make_executor
 from core.executor.protocol import Executor, ExecutorSettings
 from core.scheduler.plan import RecordArray
-from tests.support.native_kernels import kernel_cache
-from tests.support.plan_driver import ManualClock, PlanDriver
-from tests.support.transformers_models import CASES, reference_logits, write_model
+from tests.support.executor.plan_driver import ManualClock, PlanDriver
+from tests.support.kernels.native_kernels import kernel_cache
+from tests.support.models.transformers_models import CASES, reference_logits, write_model
 
 BLOCK_SIZE = 8
 NUM_BLOCKS = 64

@@ -10,8 +10,8 @@ from core.tokenizer.chat_template import ChatTemplate
 from core.tokenizer.detokenizer import detokenizer
 from core.tokenizer.sandbox import TemplateRefusedError
 from core.tokenizer.vocabulary import Vocabulary
-from tests.support.family_tokenizers import FamilyFiles, family_files, write_tokenizer
-from tests.support.tiny_model import write_tiny_model
+from tests.models.family_tokenizers import FamilyFiles, family_files, write_tokenizer
+from tests.support.models.tiny_model import write_tiny_model
 
 FAMILIES = family_files()
 TEXT = "hello there, (hello) Zoë: 東京 🚀!\n  the end"

@@ -9,7 +9,7 @@ from core.errors import ModelError
 from core.models.decoder_config import DecoderConfig
 from core.models.model_config import read_model_config
 from core.models.rope_config import RopeConfig
-from tests.support.tiny_model import IM_END_ID, write_tiny_model
+from tests.support.models.tiny_model import IM_END_ID, write_tiny_model
 
 
 def change(directory: Path, values: dict[str, object], name: str = "config.json") -> None:

@@ -12,7 +12,7 @@ from core.models.package_index import PipIndex
 from core.models.pull import pull
 from core.models.registry import models_directory
 from scripts.bench._executor import LIMITS, WINDOW, Bench, prose_ids
-from tests.support.native_kernels import native_library
+from tests.support.kernels.native_kernels import native_library
 
 
 @pytest.fixture(scope="module")

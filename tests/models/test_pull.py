@@ -14,7 +14,7 @@ from core.errors import ModelError
 from core.models.package_index import PipIndex, WheelSource
 from core.models.pull import is_intact, pull
 from core.models.registry import Alias, ModelFacts, resolve
-from tests.support.tiny_gguf import LocalWheels, NoNetwork, write_tiny_wheel
+from tests.support.models.tiny_gguf import LocalWheels, NoNetwork, write_tiny_wheel
 
 
 @pytest.fixture(scope="module")

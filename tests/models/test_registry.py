@@ -18,7 +18,7 @@ from core.models.registry import (
     read_facts,
     resolve,
 )
-from tests.support.tiny_model import IM_END_ID, write_tiny_model
+from tests.support.models.tiny_model import IM_END_ID, write_tiny_model
 
 
 @pytest.fixture

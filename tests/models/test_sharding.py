@@ -22,10 +22,10 @@ from core.models.model_config import read_model_config
 from core.models.sharding import DecoderShard, divide_decoder
 from core.parallel.ranks import ALONE, Ranks
 from core.parallel.socket_ranks import SocketRanks
-from tests.support.native_kernels import native_library
-from tests.support.rank_group import on_all
-from tests.support.tiny_model import write_tiny_model
-from tests.support.transformers_models import CASES, write_model
+from tests.support.executor.rank_group import on_all
+from tests.support.kernels.native_kernels import native_library
+from tests.support.models.tiny_model import write_tiny_model
+from tests.support.models.transformers_models import CASES, write_model
 
 CLOSE = 1e-4
 NUM_TOKENS = 30

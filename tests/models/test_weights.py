@@ -11,8 +11,8 @@ from core.errors import ModelError
 from core.kernels.selection import Kernels
 from core.models.decoder_weights import DecoderWeights, load_weights
 from core.models.model_config import read_model_config
-from tests.support.native_kernels import native_library
-from tests.support.tiny_model import write_tiny_model
+from tests.support.kernels.native_kernels import native_library
+from tests.support.models.tiny_model import write_tiny_model
 
 FILE = "model.safetensors"
 NORM = "model.layers.1.input_layernorm.weight"

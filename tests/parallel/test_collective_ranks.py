@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from core.runtime.supervisor.launch import LOOPBACK_ONLY
-from tests.support.tiny_model import write_tiny_model
+from tests.support.models.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ def rank_process(
     """Start one rank, and end it whatever happens."""
     words = [doing, str(place), str(rank), str(size), str(exchange_s), *([model] if model else [])]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.rank_process", *words],
+        [sys.executable, "-m", "tests.parallel.rank_process", *words],
         cwd=ROOT, env=os.environ | LOOPBACK_ONLY | {"TRITON_INTERPRET": "1"},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from core.policy.queues.adapter_queues import MAX_ADAPTERS, AdapterQueues
 from core.policy.queues.flows import place
 from core.request import Request
-from tests.support.scheduling import make_request
+from tests.support.scheduler.checked_engine import make_request
 
 
 def waits(queues: AdapterQueues, number: int, adapter: str = "") -> Request:

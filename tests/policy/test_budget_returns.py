@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from core.clock import NS_PER_MS, NS_PER_S
 from core.request import Request
 from core.token_rate import GRACE_NS, MAX_RETRY_MS, ReturnLine
-from tests.support.budgets import RATE, TENANT, budgets_of, let_in
-from tests.support.scheduling import make_request
+from tests.support.policy.budgets import RATE, TENANT, budgets_of, let_in
+from tests.support.scheduler.checked_engine import make_request
 
 
 def test_clients_that_keep_to_retry_after_all_succeed() -> None:

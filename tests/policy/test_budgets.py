@@ -11,9 +11,9 @@ from core.errors import RejectionReason
 from core.policy.hard_limits.budgets import Budgets
 from core.policy.limits import Limits
 from core.request import Request, RequestStatus
-from tests.support.budgets import RATE, TENANT, budgets_of, let_in
-from tests.support.gcra import Debit, Reference
-from tests.support.scheduling import make_request
+from tests.support.policy.budgets import RATE, TENANT, budgets_of, let_in
+from tests.support.policy.gcra import Debit, Reference
+from tests.support.scheduler.checked_engine import make_request
 
 
 def end(

@@ -16,8 +16,8 @@ from core.policy.turns.contenders import Contenders
 from core.policy.turns.step_shares import StepShares
 from core.request import Request, RequestStatus
 from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
-from tests.support.policy_step import PolicyStep
-from tests.support.scheduling import make_request
+from tests.support.policy.policy_step import PolicyStep
+from tests.support.scheduler.checked_engine import make_request
 
 INTERACTIVE, STANDARD, BATCH, ADMINISTRATIVE = TrafficClass
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from core.policy.lateness.deadlines import BUCKET_NS, Demand, FenwickTree, LatestStarts
 from core.request import Request
-from tests.support.scheduling import make_request
+from tests.support.scheduler.checked_engine import make_request
 
 ENTRIES = st.lists(st.tuples(st.integers(0, 200), st.integers(-50, 50)), max_size=60)
 PUTS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 100)), max_size=40)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.policy.hard_limits.debits import Debits
-from tests.support.gcra import Debit, Reference
+from tests.support.policy.gcra import Debit, Reference
 
 Steps = st.lists(
     st.tuples(st.integers(0, 40), st.integers(1, 100), st.floats(0.0, 1.0), st.booleans()),

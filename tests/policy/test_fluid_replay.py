@@ -7,7 +7,7 @@ import pytest
 from core.clock import NS_PER_S
 from core.policy.lateness.fluid_replay import FlowQueue, FluidReplay, Queued, ReplaySettings
 from core.tenancy.classes import NUM_CLASSES, TrafficClass
-from tests.support.scheduling import make_request
+from tests.support.scheduler.checked_engine import make_request
 
 FAST, SLOW = TrafficClass.INTERACTIVE, TrafficClass.BATCH
 FAR = 1e9

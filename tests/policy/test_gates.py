@@ -15,7 +15,7 @@ from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
 from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
 from core.tenancy.tenants import TenantConfig
-from tests.support.scheduling import make_request
+from tests.support.scheduler.checked_engine import make_request
 
 BATCH = TrafficClass.BATCH
 INTERACTIVE = TrafficClass.INTERACTIVE

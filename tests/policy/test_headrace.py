@@ -12,8 +12,8 @@ from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
 from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
 from core.tenancy.tenants import TenantConfig
-from tests.support.policy_step import PolicyStep
-from tests.support.scheduling import make_request
+from tests.support.policy.policy_step import PolicyStep
+from tests.support.scheduler.checked_engine import make_request
 
 INTERACTIVE, STANDARD, BATCH, ADMINISTRATIVE = TrafficClass
 PLAIN = ClassConfig()

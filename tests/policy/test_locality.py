@@ -13,8 +13,8 @@ from core.policy.settings import PolicySettings
 from core.policy.turns.locality import LOOKAHEAD, LOOKS, REST_NS
 from core.request import Request, RequestStatus
 from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
-from tests.support.policy_step import PolicyStep
-from tests.support.scheduling import make_request
+from tests.support.policy.policy_step import PolicyStep
+from tests.support.scheduler.checked_engine import make_request
 
 BYPASS_MS = 500
 BYPASS_NS = BYPASS_MS * NS_PER_MS

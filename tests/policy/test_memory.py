@@ -9,7 +9,7 @@ from core.policy.base import Blocked
 from core.policy.limits import Limits
 from core.request import RequestStatus
 from core.tenancy.classes import TrafficClass
-from tests.support.memory_rig import POOL, RESERVED, MemoryRig
+from tests.support.policy.memory_rig import POOL, RESERVED, MemoryRig
 
 INTERACTIVE, STANDARD, BATCH, ADMINISTRATIVE = TrafficClass
 

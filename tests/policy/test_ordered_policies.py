@@ -7,8 +7,8 @@ from core.policy.registry import make_policy
 from core.policy.settings import PolicySettings
 from core.request import Request
 from core.tenancy.classes import TrafficClass
-from tests.support.policy_step import PolicyStep
-from tests.support.scheduling import make_request
+from tests.support.policy.policy_step import PolicyStep
+from tests.support.scheduler.checked_engine import make_request
 
 
 @dataclass

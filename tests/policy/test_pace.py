@@ -18,7 +18,7 @@ from core.policy.queues.flows import Flows
 from core.policy.settings import PolicySettings
 from core.request import Request
 from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
-from tests.support.scheduling import make_request
+from tests.support.scheduler.checked_engine import make_request
 
 MS = 1_000_000
 NOW_NS = 10_000 * MS

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from core.policy.queues.place_queue import MIN_STALE_ENTRIES, PlaceQueue
 from core.request import Request
-from tests.support.scheduling import make_request
+from tests.support.scheduler.checked_engine import make_request
 
 
 def by_arrival(request: Request) -> tuple[int, ...]:

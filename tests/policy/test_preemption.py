@@ -15,8 +15,8 @@ from core.policy.limits import Limits
 from core.policy.settings import PolicySettings
 from core.request import Request
 from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
-from tests.support.kv_rig import BLOCK_SIZE, FakeLeads, FakeReplica
-from tests.support.scheduling import make_request
+from tests.support.policy.kv_rig import BLOCK_SIZE, FakeLeads, FakeReplica
+from tests.support.scheduler.checked_engine import make_request
 
 BASIS = CostBasis(1e6, 1000.0, 10.0, 1.0, 1000.0)  # ns: a step, a token, a pair, …
 SETTINGS = PolicySettings(

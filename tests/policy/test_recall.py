@@ -1,7 +1,7 @@
 """When running requests give memory back for others, and who."""
 
 from core.tenancy.classes import TrafficClass
-from tests.support.memory_rig import RESERVED, MemoryRig
+from tests.support.policy.memory_rig import RESERVED, MemoryRig
 
 INTERACTIVE, STANDARD, BATCH, ADMINISTRATIVE = TrafficClass
 

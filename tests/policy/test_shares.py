@@ -14,9 +14,9 @@ from core.policy.settings import PolicySettings
 from core.request import Request, RequestStatus
 from core.tenancy.classes import NUM_CLASSES, TrafficClass
 from core.tenancy.tenants import TenantConfig
-from tests.support.fairness import limits_of, plain_classes
-from tests.support.policy_step import PolicyStep
-from tests.support.scheduling import make_request
+from tests.support.loads.watched_fairness import limits_of, plain_classes
+from tests.support.policy.policy_step import PolicyStep
+from tests.support.scheduler.checked_engine import make_request
 
 BASIS = CostBasis(2e6, 5000.0, 0.25, 0.5, 1000.0)
 STANDARD = TrafficClass.STANDARD

@@ -23,7 +23,7 @@ from core.simulation.run import Simulation
 from core.simulation.workload import START_NS, Promise, Workload
 from core.tenancy.classes import ClassesConfig, TrafficClass
 from core.tenancy.tenants import TenantConfig
-from tests.support.workloads import NS_PER_MS, make_workload, simulated_settings
+from tests.support.loads.workloads import NS_PER_MS, make_workload, simulated_settings
 
 FAST, SLOW = TrafficClass.INTERACTIVE, TrafficClass.BATCH
 MAX_TOKENS = 4096  # of a step, as large as the policy thinks

@@ -7,7 +7,7 @@ import numpy as np
 from core.policy.base import DecodeBatch
 from core.policy.fairness.spare_service import LONGEST, SpareService
 from core.tenancy.classes import NUM_CLASSES, TrafficClass
-from tests.support.scheduling import make_request
+from tests.support.scheduler.checked_engine import make_request
 
 STANDARD, BATCH = TrafficClass.STANDARD, TrafficClass.BATCH
 

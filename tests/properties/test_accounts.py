@@ -11,7 +11,7 @@ import pytest
 
 from core.request import Request, RequestStatus
 from core.scheduler.plan import StepPlan
-from tests.support.fair_load import NUM_STEPS, Load, Plan
+from tests.support.loads.fair_load import NUM_STEPS, Load, Plan
 
 SEEDS = range(12)
 

@@ -24,7 +24,7 @@ from core.simulation.metrics import request_times
 from core.simulation.policies import prepare
 from core.simulation.run import Simulation
 from core.simulation.workload import START_NS, Promise, Workload
-from tests.support.promised_loads import (
+from tests.support.loads.promised_loads import (
     FAST,
     PROMISES,
     TOKENS_PER_S,
@@ -35,8 +35,8 @@ from tests.support.promised_loads import (
     stream,
     waves,
 )
-from tests.support.watched_shedding import watch
-from tests.support.workloads import make_workload, simulated_settings
+from tests.support.loads.watched_shedding import watch
+from tests.support.loads.workloads import make_workload, simulated_settings
 
 SEEDS = range(1, 4)
 LOADS: dict[str, tuple[Callable[[int], Workload], float]] = {  # and who is protected at the least

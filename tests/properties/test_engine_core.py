@@ -20,14 +20,14 @@ from hypothesis.stateful import (
 
 from core.sampling_params import SamplingParams
 from core.tenancy.classes import TrafficClass
-from tests.support.engine_history import (
+from tests.support.scheduler.checked_engine import SMALL_POOL_LIMITS
+from tests.support.scheduler.engine_history import (
     NUM_TOKENIZERS,
     TENANTS,
     VOCAB_SIZE,
     Arrival,
     EngineHistory,
 )
-from tests.support.scheduling import SMALL_POOL_LIMITS
 
 NUM_SEEDS = 100
 EVENTS_IN_A_HISTORY = 80

@@ -10,8 +10,8 @@ from functools import cache
 import pytest
 
 from core.tenancy.classes import NUM_CLASSES
-from tests.support.fair_load import CLASSES, LONGEST_PROMPT, Load
-from tests.support.fairness import StepNote, Widest, classes, tenants_of_class, widest
+from tests.support.loads.fair_load import CLASSES, LONGEST_PROMPT, Load
+from tests.support.loads.watched_fairness import StepNote, Widest, classes, tenants_of_class, widest
 
 Record = Callable[[str, object], None]
 SEEDS = range(12)

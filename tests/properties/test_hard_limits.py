@@ -18,7 +18,7 @@ from core.simulation.modelled_executor import StepModel
 from core.tenancy.classes import NUM_CLASSES, ClassConfig, ClassesConfig, TrafficClass
 from core.tenancy.tenants import TenantConfig
 from core.token_rate import TokenRate
-from tests.support.scheduling import NS_PER_S, CheckedEngine, make_settings
+from tests.support.scheduler.checked_engine import NS_PER_S, CheckedEngine, make_settings
 
 NUM_SEEDS = 12
 NUM_EVENTS = 120

@@ -11,9 +11,9 @@ import pytest
 
 from core.config.scheduling import PolicyConfig
 from core.tenancy.classes import NUM_CLASSES, TrafficClass
-from tests.support.fair_load import CLASSES, Load, Plan
-from tests.support.fairness import limits_of, plain_classes, watched_engine
-from tests.support.scheduling import make_settings
+from tests.support.loads.fair_load import CLASSES, Load, Plan
+from tests.support.loads.watched_fairness import limits_of, plain_classes, watched_engine
+from tests.support.scheduler.checked_engine import make_settings
 
 SEEDS = range(12)
 NUM_CAPACITY_SEEDS = 20

@@ -20,10 +20,10 @@ from core.simulation.history import History
 from core.simulation.metrics import request_times
 from core.simulation.workload import Workload
 from core.tenancy.classes import NUM_CLASSES, TrafficClass
-from tests.support.fairness import Ints, limits_of, plain_classes, watched_engine
-from tests.support.promised_loads import stream
-from tests.support.scheduling import make_settings
-from tests.support.watched_shedding import watch
+from tests.support.loads.promised_loads import stream
+from tests.support.loads.watched_fairness import Ints, limits_of, plain_classes, watched_engine
+from tests.support.loads.watched_shedding import watch
+from tests.support.scheduler.checked_engine import make_settings
 
 SEEDS = range(8)
 NUM_STEPS = 200

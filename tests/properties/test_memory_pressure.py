@@ -25,14 +25,14 @@ from core.request import Request, RequestStatus
 from core.sampling_params import SamplingParams
 from core.scheduler.settings import EngineSettings
 from core.tenancy.classes import ClassesConfig, TrafficClass
-from tests.support.engine_history import (
+from tests.support.scheduler.checked_engine import SMALL_POOL_LIMITS, CheckedEngine, make_settings
+from tests.support.scheduler.engine_history import (
     NUM_TOKENIZERS,
     TENANTS,
     VOCAB_SIZE,
     Arrival,
     EngineHistory,
 )
-from tests.support.scheduling import SMALL_POOL_LIMITS, CheckedEngine, make_settings
 
 NUM_SEEDS = 20
 EVENTS_IN_A_HISTORY = 40

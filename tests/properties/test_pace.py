@@ -25,7 +25,7 @@ from core.simulation.noise import NoiseSettings
 from core.simulation.run import Simulation, SimulationSettings
 from core.simulation.workload import Promise, Workload
 from core.tenancy.classes import TrafficClass
-from tests.support.workloads import engine_settings, make_workload
+from tests.support.loads.workloads import engine_settings, make_workload
 
 MACHINE = HARDWARE["qoserve-a100"]
 CAPS_S = {

@@ -18,8 +18,13 @@ from core.request import Request
 from core.simulation.engine import SimulatedEngine
 from core.tenancy.classes import NUM_CLASSES, TrafficClass
 from core.tenancy.tenants import TenantConfig
-from tests.support.fairness import WatchedPolicy, overshoot, plain_classes, tenants_of_class
-from tests.support.scheduling import make_settings
+from tests.support.loads.watched_fairness import (
+    WatchedPolicy,
+    overshoot,
+    plain_classes,
+    tenants_of_class,
+)
+from tests.support.scheduler.checked_engine import make_settings
 
 BOUND, FREE = "bound", "free"  # to replica 0, and to none
 REPLICAS = 2

@@ -21,14 +21,14 @@ from core.request import Request
 from core.scheduler import events as ev
 from core.scheduler.plan import StepPlan
 from core.tenancy.classes import TrafficClass
-from tests.support.fairness import (
+from tests.support.loads.watched_fairness import (
     limits_of,
     overshoot,
     plain_classes,
     tenants_of_class,
     watched_engine,
 )
-from tests.support.scheduling import make_settings
+from tests.support.scheduler.checked_engine import make_settings
 
 SEEDS = range(10)
 NUM_STEPS = 200

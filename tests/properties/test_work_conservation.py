@@ -19,8 +19,8 @@ from core.request import Request, RequestStatus
 from core.scheduler import events as ev
 from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
 from core.tenancy.tenants import TenantConfig
-from tests.support.fairness import watched_engine
-from tests.support.scheduling import make_settings
+from tests.support.loads.watched_fairness import watched_engine
+from tests.support.scheduler.checked_engine import make_settings
 
 SEEDS = range(10)
 NUM_STEPS = 60

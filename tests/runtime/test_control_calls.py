@@ -15,7 +15,7 @@ from core.tenancy.tenants import TenantConfig
 from ipc.control.declaration import Destination, ReplyCode
 from ipc.control.registry import COMMANDS
 from ipc.messages import ControlCall, ControlReply
-from tests.support.scheduling import CheckedEngine, make_settings, reference_tokens
+from tests.support.scheduler.checked_engine import CheckedEngine, make_settings, reference_tokens
 
 FOREVER = SamplingParams(ignore_eos=True)
 PROMPT = list(range(10, 30))

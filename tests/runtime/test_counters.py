@@ -21,8 +21,8 @@ from core.runtime.scheduler.page import (
 )
 from ipc.board import BoardReader
 from ipc.pages import EXECUTOR_PAGE, SCHEDULER_PAGE
-from tests.support.five_operations import NUM_TOKENS, OPERATIONS, assert_intact, send_all
-from tests.support.loop_rig import LoopRig
+from tests.support.loops.five_operations import NUM_TOKENS, OPERATIONS, assert_intact, send_all
+from tests.support.loops.loop_rig import LoopRig
 
 KILL_POINTS = (1, 3, 6, 9, 12, 15, 20, 30)
 NOT_COUNTED = ("last_reclaim_ns", "cancel_reclaim_steps_max")

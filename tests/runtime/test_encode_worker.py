@@ -9,7 +9,7 @@ from core.runtime.tokenizer.encode_worker import ThreadEncodeWorker
 from core.tokenizer.intake import Encoding
 from core.tokenizer.prompts import EncodeJob, PromptEncoder
 from ipc.doorbell import Doorbell
-from tests.support.tiny_vocabulary import tiny_vocabulary
+from tests.support.models.tiny_vocabulary import tiny_vocabulary
 
 WAIT_S = 60.0
 

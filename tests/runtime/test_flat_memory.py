@@ -27,8 +27,8 @@ from frontends.http.telemetry import StreamTimer, Telemetry
 from frontends.metrics.render import render
 from ipc.pages import HTTP_PAGE, MAX_PAGE_TENANTS
 from tests.admin.test_metrics import FACTS
-from tests.support.dashboard import StageClock
-from tests.support.run_directory_stage import CHILDREN, EngineOnPaper
+from tests.support.control_plane.dashboard_stage import StageClock
+from tests.support.control_plane.run_directory_stage import CHILDREN, EngineOnPaper
 
 HOURS = 10
 PERIOD_S = 300

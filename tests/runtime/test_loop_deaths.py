@@ -7,12 +7,12 @@ http was told must be the same tokens, or an end with a reason.
 import pytest
 
 from core.errors import RejectionReason
-from tests.support.five_operations import (
+from tests.support.loops.five_operations import (
     OPERATIONS,
     assert_intact,
     send_all,
 )
-from tests.support.loop_rig import LoopRig
+from tests.support.loops.loop_rig import LoopRig
 
 KILL_POINTS = [*range(1, 13), 14, 17, 20, 24, 30]
 

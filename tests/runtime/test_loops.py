@@ -25,7 +25,7 @@ from ipc.control.declaration import ReplyCode
 from ipc.heartbeat import HeartbeatState
 from ipc.loopback import LoopbackDealer
 from ipc.pages import SCHEDULER_PAGE
-from tests.support.five_operations import (
+from tests.support.loops.five_operations import (
     NUM_TOKENS,
     OPERATIONS,
     UNDISTURBED,
@@ -34,8 +34,8 @@ from tests.support.five_operations import (
     send_all,
     told,
 )
-from tests.support.loop_rig import STEP_TIMEOUT_NS, LoopRig
-from tests.support.tiny_vocabulary import tiny_vocabulary
+from tests.support.loops.loop_rig import STEP_TIMEOUT_NS, LoopRig
+from tests.support.models.tiny_vocabulary import tiny_vocabulary
 
 MS = 1_000_000
 CANCEL_POINTS = [*range(1, 13), 14, 17, 20, 24, 30]

@@ -18,7 +18,7 @@ from ipc.directory import (
     directory_layout,
 )
 from ipc.layout import anonymous_segment
-from tests.support.loop_rig import LoopRig
+from tests.support.loops.loop_rig import LoopRig
 
 ACME = TenantConfig(
     name="acme", weight=3.0, max_concurrency=4, tokens_per_minute=100, kv_quota_fraction=0.25,

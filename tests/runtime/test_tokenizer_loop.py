@@ -17,9 +17,15 @@ from core.request import RequestStatus
 from core.sampling_params import SamplingParams
 from core.scheduler.plan import OutputKind
 from core.tenancy.classes import TrafficClass
-from tests.support.tiny_model import IM_END_ID, IM_START_ID
-from tests.support.tiny_vocabulary import tiny_vocabulary
-from tests.support.tokenizer_rig import BLOCK_SIZE, MAX_MODEL_LEN, TokenizerRig, generate, record
+from tests.support.loops.tokenizer_rig import (
+    BLOCK_SIZE,
+    MAX_MODEL_LEN,
+    TokenizerRig,
+    generate,
+    record,
+)
+from tests.support.models.tiny_model import IM_END_ID, IM_START_ID
+from tests.support.models.tiny_vocabulary import tiny_vocabulary
 
 BATCH = TrafficClass.BATCH
 

@@ -15,8 +15,8 @@ from core.request import RequestStatus
 from core.sampling_params import SamplingParams
 from core.scheduler.plan import OutputKind
 from core.tenancy.tenancy import Tenancy
-from tests.support.tiny_vocabulary import tiny_vocabulary
-from tests.support.tokenizer_rig import MAX_MODEL_LEN, TokenizerRig, generate, record
+from tests.support.loops.tokenizer_rig import MAX_MODEL_LEN, TokenizerRig, generate, record
+from tests.support.models.tiny_vocabulary import tiny_vocabulary
 
 
 def expire(rig: TokenizerRig, submit: Submit, threshold_ms: float) -> None:

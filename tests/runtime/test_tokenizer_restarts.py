@@ -10,8 +10,8 @@ from core.messages.tokenizer import (
 from core.peers import Peer
 from core.request import RequestStatus
 from core.tokenizer.requests import ABANDONED_SPAN_NS
-from tests.support.tiny_vocabulary import tiny_vocabulary
-from tests.support.tokenizer_rig import TokenizerRig, generate
+from tests.support.loops.tokenizer_rig import TokenizerRig, generate
+from tests.support.models.tiny_vocabulary import tiny_vocabulary
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from core.errors import RejectionReason
 from core.scheduler.admission import AdmissionState, refusal
-from tests.support.scheduling import make_request, make_settings
+from tests.support.scheduler.checked_engine import make_request, make_settings
 
 LIMITS = make_settings(max_model_len=100, max_queued_requests=3, max_queued_tokens=50)
 ROOMY = AdmissionState(

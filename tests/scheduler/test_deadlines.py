@@ -2,7 +2,7 @@
 
 from core.request import RequestStatus
 from core.scheduler.deadlines import MIN_SWEEP_SIZE, DeadlineHeap, DeadlineKind
-from tests.support.scheduling import make_request
+from tests.support.scheduler.checked_engine import make_request
 
 
 def test_deadlines_come_in_order_and_only_when_due() -> None:

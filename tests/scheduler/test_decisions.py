@@ -5,8 +5,8 @@ from core.policy.base import Relief
 from core.scheduler import events as ev
 from core.scheduler.decisions import Decision, DecisionKind, DecisionLog
 from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
-from tests.support.preemption_rig import FOREVER, Rig
-from tests.support.scheduling import CheckedEngine, make_request, make_settings
+from tests.support.scheduler.checked_engine import CheckedEngine, make_request, make_settings
+from tests.support.scheduler.preemption_rig import FOREVER, Rig
 
 
 def decisions(rig: Rig | CheckedEngine, kind: DecisionKind) -> list[Decision]:

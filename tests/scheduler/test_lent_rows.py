@@ -6,7 +6,7 @@ from core.request import Request, RequestStatus
 from core.scheduler import events as ev
 from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
 from core.tenancy.tenants import TenantConfig
-from tests.support.scheduling import NS_PER_S, CheckedEngine, make_settings
+from tests.support.scheduler.checked_engine import NS_PER_S, CheckedEngine, make_settings
 
 NUM_ROWS = 4
 

@@ -9,7 +9,12 @@ from core.sampling_params import SamplingParams
 from core.scheduler import events as ev
 from core.scheduler.plan import RESULT_ROW, OutputKind, PlanFlag, ResultError, StepResult
 from core.simulation.modelled_executor import NextToken
-from tests.support.scheduling import EOS, CheckedEngine, make_settings, reference_tokens
+from tests.support.scheduler.checked_engine import (
+    EOS,
+    CheckedEngine,
+    make_settings,
+    reference_tokens,
+)
 
 FOREVER = SamplingParams(ignore_eos=True)
 

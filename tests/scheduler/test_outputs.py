@@ -5,7 +5,7 @@ import numpy as np
 from core.scheduler.outputs import NOBODY, Outputs
 from core.scheduler.plan import LOGPROB, OUTPUT, OutputKind
 from core.tenancy.classes import TrafficClass
-from tests.support.scheduling import make_request
+from tests.support.scheduler.checked_engine import make_request
 
 
 def test_outputs_keep_the_order_of_single_records_and_arrays() -> None:

@@ -8,7 +8,7 @@ from core.request import Request, RequestStatus
 from core.sampling_params import SamplingParams
 from core.scheduler import events as ev
 from core.scheduler.step_builder import StepBuilder
-from tests.support.preemption_rig import FOREVER, Rig
+from tests.support.scheduler.preemption_rig import FOREVER, Rig
 
 RUNNING = RequestStatus.RUNNING
 

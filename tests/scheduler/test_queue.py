@@ -7,7 +7,7 @@ from core.request import Request, RequestStatus
 from core.sampling_params import SamplingParams
 from core.scheduler import events as ev
 from core.scheduler.plan import OutputKind
-from tests.support.scheduling import NS_PER_S, CheckedEngine, make_settings
+from tests.support.scheduler.checked_engine import NS_PER_S, CheckedEngine, make_settings
 
 FOREVER = SamplingParams(ignore_eos=True)
 

@@ -9,7 +9,7 @@ from core.scheduler import events as ev
 from core.scheduler.plan import OutputKind
 from core.scheduler.replica import ReplicaState
 from core.scheduler.routing import STALLED_AFTER_NS
-from tests.support.scheduling import CheckedEngine, make_settings, reference_tokens
+from tests.support.scheduler.checked_engine import CheckedEngine, make_settings, reference_tokens
 
 FOREVER = SamplingParams(ignore_eos=True)
 

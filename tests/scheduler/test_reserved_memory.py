@@ -7,7 +7,7 @@ from core.policy.limits import Limits
 from core.request import Request, RequestStatus
 from core.sampling_params import SamplingParams
 from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
-from tests.support.scheduling import CheckedEngine, make_settings
+from tests.support.scheduler.checked_engine import CheckedEngine, make_settings
 
 NUM_BLOCKS = 56  # of four tokens
 INTERACTIVE, STANDARD, BATCH = TrafficClass.INTERACTIVE, TrafficClass.STANDARD, TrafficClass.BATCH

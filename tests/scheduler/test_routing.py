@@ -9,9 +9,9 @@ from core.scheduler import events as ev
 from core.scheduler.decisions import DecisionKind
 from core.tenancy.classes import TrafficClass
 from core.tenancy.tenants import TenantConfig
-from tests.support.preempting_policies import ScriptedPolicy
-from tests.support.preemption_rig import FOREVER
-from tests.support.scheduling import CheckedEngine, make_settings
+from tests.support.scheduler.checked_engine import CheckedEngine, make_settings
+from tests.support.scheduler.preempting_policies import ScriptedPolicy
+from tests.support.scheduler.preemption_rig import FOREVER
 
 
 class PricedPolicy(ScriptedPolicy):

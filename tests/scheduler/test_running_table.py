@@ -6,7 +6,7 @@ from core.sampling_params import SamplingParams
 from core.scheduler.plan import row_dtype
 from core.scheduler.rows import RowWriter
 from core.scheduler.running_table import RunningTable
-from tests.support.scheduling import make_request
+from tests.support.scheduler.checked_engine import make_request
 
 
 def test_a_row_holds_nothing_of_its_last_request() -> None:

@@ -11,7 +11,7 @@ from core.scheduler import events as ev
 from core.scheduler.standings import NO_BUDGET
 from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
 from core.tenancy.tenants import TenantConfig
-from tests.support.scheduling import NS_PER_S, CheckedEngine, make_settings
+from tests.support.scheduler.checked_engine import NS_PER_S, CheckedEngine, make_settings
 
 LIMITS = Limits(
     ClassesConfig(

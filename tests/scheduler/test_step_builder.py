@@ -14,7 +14,7 @@ from core.scheduler.replica import Replica
 from core.scheduler.scheduler import Scheduler
 from core.scheduler.step_builder import StepBuilder
 from core.simulation.engine import BUCKETS
-from tests.support.scheduling import make_request, make_settings
+from tests.support.scheduler.checked_engine import make_request, make_settings
 
 
 def make_scheduler(num_blocks: int = 100, **overrides: object) -> Scheduler:

@@ -9,7 +9,7 @@ from core.request import RequestStatus
 from core.sampling_params import SamplingParams
 from core.scheduler import events as ev
 from core.scheduler.plan import PlanFlag, StepPlan
-from tests.support.scheduling import CheckedEngine, make_settings, reference_tokens
+from tests.support.scheduler.checked_engine import CheckedEngine, make_settings, reference_tokens
 
 FOREVER = SamplingParams(ignore_eos=True)
 SAMPLE, FEEDBACK = int(PlanFlag.SAMPLE), int(PlanFlag.FEEDBACK)

@@ -11,8 +11,8 @@ from core.scheduler import events as ev
 from core.scheduler.plan import CopyDirection
 from core.scheduler.step_builder import StepBuilder
 from core.simulation.engine import BUCKETS
-from tests.support.preempting_policies import ScriptedPolicy
-from tests.support.preemption_rig import FOREVER, Rig, assert_right
+from tests.support.scheduler.preempting_policies import ScriptedPolicy
+from tests.support.scheduler.preemption_rig import FOREVER, Rig, assert_right
 
 SWAPPED = RequestStatus.SWAPPED
 

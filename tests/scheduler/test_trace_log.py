@@ -3,7 +3,7 @@
 from core.errors import Rejection, RejectionReason
 from core.request import RequestStatus
 from core.scheduler.trace_log import COLUMNS, TraceLog
-from tests.support.scheduling import make_request
+from tests.support.scheduler.checked_engine import make_request
 
 
 def test_a_request_becomes_a_row_when_it_ends() -> None:

@@ -7,7 +7,7 @@ from core.sampling_params import SamplingParams
 from core.scheduler import events as ev
 from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
 from core.tenancy.tenants import TenantConfig
-from tests.support.scheduling import CheckedEngine, make_settings
+from tests.support.scheduler.checked_engine import CheckedEngine, make_settings
 
 FOREVER = SamplingParams(ignore_eos=True)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scripts.bench import _greedy as greedy
-from tests.support.fake_openai import FakeServer, encode, encode_chat, logprob_of, next_id
+from tests.support.http.fake_openai import FakeServer, encode, encode_chat, logprob_of, next_id
 
 
 def case(number: int, kind: str, text: str, length: int, **changes: object) -> dict[str, Any]:

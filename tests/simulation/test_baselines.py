@@ -13,7 +13,7 @@ from core.simulation.policies import find_policy, prepare
 from core.simulation.run import Simulation, SimulationSettings
 from core.simulation.workload import START_NS, Promise, Workload
 from core.tenancy.classes import TrafficClass
-from tests.support.workloads import NS_PER_MS, make_workload, simulated_settings
+from tests.support.loads.workloads import NS_PER_MS, make_workload, simulated_settings
 
 FAST, SLOW = TrafficClass.INTERACTIVE, TrafficClass.BATCH
 PROMISES: Mapping[TrafficClass, Promise] = {FAST: Promise(1.0, 0.05), SLOW: Promise(60.0, 0.4)}

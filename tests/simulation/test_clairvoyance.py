@@ -15,7 +15,7 @@ from core.simulation.relaxation import fastest_rate, most_on_time, most_promises
 from core.simulation.run import Simulation
 from core.simulation.workload import Promise, Workload
 from core.tenancy.classes import TrafficClass
-from tests.support.workloads import RoundMachine, make_workload, simulated_settings
+from tests.support.loads.workloads import RoundMachine, make_workload, simulated_settings
 
 FAST, SLOW = TrafficClass.INTERACTIVE, TrafficClass.BATCH
 PROMISES = {FAST: Promise(1.0, 0.06), SLOW: Promise(4.0, 0.4)}

@@ -13,7 +13,7 @@ from core.simulation import metrics, prices
 from core.simulation.history import History, Samples
 from core.simulation.workload import START_NS, Promise, Workload
 from core.tenancy.classes import TrafficClass
-from tests.support.workloads import NS_PER_MS, make_workload
+from tests.support.loads.workloads import NS_PER_MS, make_workload
 
 LENGTH = RequestStatus.FINISHED_LENGTH
 SHED = RequestStatus.FINISHED_SHED

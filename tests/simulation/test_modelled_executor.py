@@ -8,7 +8,7 @@ from core.scheduler.plan import PLAN_ROW, PlanFlag, ResultError, StepPlan, StepR
 from core.scheduler.rows import RowWriter
 from core.simulation.modelled_executor import ModelledExecutor, StepModel, hashed_token
 from core.simulation.virtual_clock import VirtualClock
-from tests.support.scheduling import make_request
+from tests.support.scheduler.checked_engine import make_request
 
 SAMPLE = int(PlanFlag.SAMPLE)
 

@@ -16,7 +16,7 @@ from core.simulation.tables import (
     overview_table,
     refusal_table,
 )
-from tests.support.workloads import make_workload, random_workload, simulated_settings
+from tests.support.loads.workloads import make_workload, random_workload, simulated_settings
 
 VOID = frozenset({"meta", "rect", "path", "polyline", "polygon"})
 

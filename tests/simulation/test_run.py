@@ -12,13 +12,13 @@ from core.simulation.noise import NO_NOISE, Noise, NoiseSettings
 from core.simulation.policies import BASELINES, prepare
 from core.simulation.run import Simulation, SimulationSettings
 from core.simulation.workload import START_NS, Workload
-from tests.support.preempting_policies import ScriptedPolicy
-from tests.support.workloads import (
+from tests.support.loads.workloads import (
     NS_PER_MS,
     make_workload,
     random_workload,
     simulated_settings,
 )
+from tests.support.scheduler.preempting_policies import ScriptedPolicy
 
 SERVED = RequestStatus.FINISHED_STOPPED
 

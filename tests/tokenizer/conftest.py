@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from core.tokenizer.vocabulary import Vocabulary
-from tests.support.tiny_model import write_tiny_model
-from tests.support.tiny_vocabulary import (
+from tests.support.models.tiny_model import write_tiny_model
+from tests.support.models.tiny_vocabulary import (
     VOCAB_SIZE,
     tiny_digits_vocabulary,
     tiny_tokenizer_json,

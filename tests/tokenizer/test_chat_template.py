@@ -12,7 +12,7 @@ from core.errors import ModelError
 from core.tokenizer.chat_template import ChatTemplate, PromptParts, choose_guards
 from core.tokenizer.sandbox import BoundedTemplate, TemplateLimitError, TemplateRefusedError
 from core.tokenizer.vocabulary import Vocabulary
-from tests.support.tiny_model import CHAT_TEMPLATE, IM_END, IM_END_ID, IM_START, IM_START_ID
+from tests.support.models.tiny_model import CHAT_TEMPLATE, IM_END, IM_END_ID, IM_START, IM_START_ID
 
 
 class TickingClock:

@@ -2,7 +2,7 @@
 
 from core.messages.tokenizer import TextPrompt
 from core.tokenizer.prompts import ContextLengthError, PromptEncoder
-from tests.support.tiny_vocabulary import tiny_vocabulary
+from tests.support.models.tiny_vocabulary import tiny_vocabulary
 
 
 def test_a_refused_prompt_is_free_at_once() -> None:

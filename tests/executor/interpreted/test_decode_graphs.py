@@ -17,11 +17,11 @@ from core.kernels.paged_attention import AttentionShape
 from core.kernels.triton.paged_attention import TritonPagedAttention
 from core.kernels.triton.work_units import SPLIT_KEYS
 from tests.kernels.triton.interpreted.streams import rope
-from tests.support.dense_llama import DenseLlama
-from tests.support.plan_driver import PlanDriver
-from tests.support.runner_executor import RunnerExecutor
-from tests.support.tiny_model import write_tiny_model
-from tests.support.triton_device import DEVICE
+from tests.support.executor.plan_driver import PlanDriver
+from tests.support.executor.runner_executor import RunnerExecutor
+from tests.support.kernels.triton_device import DEVICE
+from tests.support.models.dense_llama import DenseLlama
+from tests.support.models.tiny_model import write_tiny_model
 
 # Rows of padding hold whatever the memory held, and go through the layers like all others.
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning")

@@ -12,9 +12,9 @@ from core.executor.local import LocalExecutor
 from core.executor.protocol import ExecutorSettings
 from core.scheduler.plan import CopyDirection, RecordArray
 from tests.executor.test_executors import settings_for
-from tests.support.plan_driver import PlanDriver
-from tests.support.tiny_model import write_tiny_model
-from tests.support.triton_device import DEVICE
+from tests.support.executor.plan_driver import PlanDriver
+from tests.support.kernels.triton_device import DEVICE
+from tests.support.models.tiny_model import write_tiny_model
 
 
 @pytest.fixture(scope="module")

@@ -20,10 +20,10 @@ from tests.executor.test_model_runner import (
     test_min_tokens_hold_back_end_and_stop_tokens,  # noqa: F401
     test_prompt_logprobs_equal_the_dense_model,  # noqa: F401
 )
-from tests.support.plan_driver import PlanDriver, Running
-from tests.support.runner_executor import RunnerExecutor
-from tests.support.tiny_model import write_tiny_model
-from tests.support.triton_device import DEVICE
+from tests.support.executor.plan_driver import PlanDriver, Running
+from tests.support.executor.runner_executor import RunnerExecutor
+from tests.support.kernels.triton_device import DEVICE
+from tests.support.models.tiny_model import write_tiny_model
 
 
 @pytest.fixture(scope="module")

@@ -34,9 +34,9 @@ from core.kernels.triton.work_units import NARROW_ROWS, SPLIT_KEYS
 from core.models.decoder import Decoder
 from core.scheduler.plan import CopyDirection, RecordArray
 from tests.executor.test_executors import settings_for
-from tests.support.plan_driver import PlanDriver
-from tests.support.tiny_model import write_tiny_model
-from tests.support.triton_device import DEVICE
+from tests.support.executor.plan_driver import PlanDriver
+from tests.support.kernels.triton_device import DEVICE
+from tests.support.models.tiny_model import write_tiny_model
 
 KERNELS = {
     "attention": paged_attention.attention_kernel,

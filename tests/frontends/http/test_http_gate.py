@@ -15,8 +15,8 @@ from frontends.http.origin import HostList
 from frontends.http.request_id import request_id_for
 from frontends.http.routes import make_router
 from ipc.directory import DirectorySnapshot, DirectoryTenant
-from tests.support.http_rig import MODEL, HttpRig
-from tests.support.raw_http import RawReader
+from tests.support.http.http_rig import MODEL, HttpRig
+from tests.support.http.raw_client import RawReader
 
 Start = Callable[..., HttpRig]
 CLASSES = ("interactive", "standard", "batch")

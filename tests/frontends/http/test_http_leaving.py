@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from core.messages.tokenizer import Cancel, Generate
-from tests.support.fake_engine import prompt_text
-from tests.support.http_rig import HttpRig
-from tests.support.raw_http import RawReader, completion, request
+from tests.support.http.fake_engine import prompt_text
+from tests.support.http.http_rig import HttpRig
+from tests.support.http.raw_client import RawReader, completion, request
 
 Start = Callable[..., HttpRig]
 SMALL = 40  # ms: a limit that passes at once and still lets a request through

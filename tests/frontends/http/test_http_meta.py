@@ -8,10 +8,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from core.messages.tokenizer import Generate
 from ipc.heartbeat import HeartbeatState
-from tests.support import boards
-from tests.support.fake_engine import WAIT_S
-from tests.support.http_rig import MODEL, HttpRig
-from tests.support.raw_http import RawReader, completion
+from tests.support.control_plane import boards
+from tests.support.http.fake_engine import WAIT_S
+from tests.support.http.http_rig import MODEL, HttpRig
+from tests.support.http.raw_client import RawReader, completion
 
 LONG_MS = 120_000
 HEALTH = ("/health", "/health/live", "/health/ready", "/health/progress")

@@ -28,9 +28,9 @@ from ipc.board import BoardWriter
 from ipc.heartbeat import HeartbeatLine, Heartbeats, HeartbeatState
 from ipc.pages import SUPERVISOR_PAGE
 from ipc.ports import Context
-from tests.support.engine import wait_until
-from tests.support.fake_engine import WAIT_S, FakeEngine
-from tests.support.http_rig import CARD, MODEL
+from tests.support.http.fake_engine import WAIT_S, FakeEngine
+from tests.support.http.http_rig import CARD, MODEL
+from tests.support.processes.engine import wait_until
 
 EPOCH = 3
 

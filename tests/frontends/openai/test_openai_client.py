@@ -8,8 +8,8 @@ import pytest
 
 from core.messages.http import Chunk, Chunks, Failed, Started
 from core.messages.tokenizer import Cancel, ChatPrompt, Generate
-from tests.support.fake_engine import QUEUE_NS, WAIT_S
-from tests.support.http_rig import MODEL, HttpRig
+from tests.support.http.fake_engine import QUEUE_NS, WAIT_S
+from tests.support.http.http_rig import MODEL, HttpRig
 
 
 def user(text: str) -> list[Any]:

@@ -15,8 +15,8 @@ from frontends.openai.schema import (
     DetokenizeRequest,
     TokenizeRequest,
 )
-from tests.support.fake_engine import WAIT_S
-from tests.support.http_rig import MODEL, running
+from tests.support.http.fake_engine import WAIT_S
+from tests.support.http.http_rig import MODEL, running
 
 SETTINGS = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 GOOD: dict[str, tuple[type[Any], dict[str, Any]]] = {

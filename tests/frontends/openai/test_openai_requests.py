@@ -9,7 +9,7 @@ from core.messages.tokenizer import ChatPrompt, Generate, TextPrompt
 from core.sampling_params import NO_LOGPROBS, SamplingParams
 from core.tenancy.classes import TrafficClass
 from frontends.openai.schema import UNSUPPORTED, ChatCompletionRequest, CompletionRequest
-from tests.support.http_rig import MODEL, HttpRig
+from tests.support.http.http_rig import MODEL, HttpRig
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"

@@ -21,9 +21,9 @@ from core.tenancy.classes import TrafficClass
 from frontends.http.telemetry import StreamTimer, Telemetry
 from frontends.tracing.otlp import MAX_BATCH_SPANS, MAX_WAITING_SPANS, OtlpTracer
 from frontends.tracing.passage import CLIENT_GONE, Passage
-from tests.support.fake_engine import QUEUE_NS
-from tests.support.http_rig import MODEL, HttpRig
-from tests.support.trace_collector import Collector, attributes, running_collector
+from tests.support.http.fake_engine import QUEUE_NS
+from tests.support.http.http_rig import MODEL, HttpRig
+from tests.support.processes.trace_collector import Collector, attributes, running_collector
 
 CHAT = "/v1/chat/completions"
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -6,6 +6,6 @@ The interpreter must be chosen before triton is imported, so the suite leaves th
 
 import torch
 
-from tests.support.triton_device import IS_INTERPRETED
+from tests.support.kernels.triton_device import IS_INTERPRETED
 
 collect_ignore_glob = [] if IS_INTERPRETED or torch.cuda.is_available() else ["test_*.py"]

@@ -21,7 +21,7 @@ from core.kernels.paged_attention import (
     TorchPagedAttention,
 )
 from core.kernels.triton.paged_attention import TritonPagedAttention
-from tests.support.triton_device import DEVICE
+from tests.support.kernels.triton_device import DEVICE
 
 NUM_BLOCKS = 161  # the first is nobody's: where a mask sends what must not be read
 NUM_POSITIONS = 1024

@@ -14,7 +14,7 @@ from core.kernels.triton.paged_attention import TritonPagedAttention
 from core.kernels.triton.rope_kv_write import rope_kv_write, split_cache
 from core.kernels.triton.work_units import NO_PARTIAL, SPLIT_KEYS, cut
 from tests.kernels.triton.interpreted.streams import Case, rope
-from tests.support.triton_device import DEVICE, IS_INTERPRETED
+from tests.support.kernels.triton_device import DEVICE, IS_INTERPRETED
 
 # Prompt, then decode beside a chunk beside a prompt, with lengths on and off the block borders.
 MIXED = ({0: 17}, {0: 1, 1: 33}, {1: 5, 0: 1, 2: 1}, {2: 1, 0: 1, 1: 1})

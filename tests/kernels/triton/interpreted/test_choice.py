@@ -11,7 +11,7 @@ from torch import Tensor
 from core.executor.philox import uniforms
 from core.kernels.choice import DrawRules, TorchChoice
 from core.kernels.triton.choice import DrawTensors, choose
-from tests.support.triton_device import DEVICE
+from tests.support.kernels.triton_device import DEVICE
 
 WIDTHS = pytest.mark.parametrize("width", [1, 100, 1024, 2500])
 

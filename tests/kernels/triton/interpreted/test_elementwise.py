@@ -15,7 +15,7 @@ from core.kernels.triton.block_copy import BlockCopy, torch_copy_blocks
 from core.kernels.triton.gated_activation import gated_activation, torch_gated_activation
 from core.kernels.triton.logprobs import token_logprobs, torch_token_logprobs
 from core.kernels.triton.rms_norm import add_rms_norm, rms_norm, rms_norm_add
-from tests.support.triton_device import DEVICE
+from tests.support.kernels.triton_device import DEVICE
 
 # Infinity is what the exponential of a gate far below zero should be; numpy warns of it.
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp")
