@@ -3,16 +3,17 @@
 Owns: field names, dtypes and units of everything that metrics, health, admin and the dashboard
 read. Never knows: how a page is stored (`ipc.board`) or who renders it. Counters only grow: a
 restarted process goes on where its predecessor's page stopped, under a new epoch (but admin workers
-start at 0). Changing a layout means raising PAGE_VERSION:
-readers of another version are refused.
+start at 0). Changing a layout means raising PAGE_VERSION: readers of another version are refused.
+What a page has most of are rows, so they stand at its end, right behind their number: only those
+that are used are copied (`ipc.board`).
 """
 
 import numpy as np
 
-PAGE_VERSION = 10
+PAGE_VERSION = 12
 MAX_PAGE_REPLICAS = 8
 MAX_PAGE_TOKENIZERS = 8
-MAX_PAGE_TENANTS = 256  # the rest is summed in the first row, named `_other`
+MAX_PAGE_TENANTS = 256  # rows; while all are taken, the rest is summed in the first, `_other`
 MAX_PAGE_CHILDREN = 48
 MAX_FAULT_BYTES = 320
 NUM_PAGE_CLASSES = 4
@@ -104,6 +105,7 @@ REPLICA = np.dtype(
 TENANT = np.dtype(
     [
         ("name", "S64"),
+        ("tenure", np.uint64),  # another one, another tenant: its counters have begun at 0
         ("num_waiting", np.int64),
         ("waiting_tokens", np.int64),
         ("oldest_wait_ns", np.int64),
@@ -121,7 +123,7 @@ TENANT = np.dtype(
         ("rejections", np.uint64, (MAX_REJECTION_REASONS,)),  # by the scheduler alone
         ("queue_time", histogram(LATENCY_BUCKETS_S)),
         ("paused", np.int32),
-        ("removed", np.int32),  # 1 = no tenant of that name any more; its counters stay
+        ("removed", np.int32),  # 1 = no tenant of that name any more; another may get the row
         ("weight", np.float64),
         ("share_due", np.float64),  # of the service, by weight among those that have work now
         ("share_used", np.float64),  # of the service of the last seconds
@@ -216,6 +218,7 @@ SCHEDULER_PAGE = np.dtype(
         ("num_leftovers", np.int32),
         ("leftovers", LEFTOVER, (MAX_PAGE_LEFTOVERS,)),
         ("classes", CLASS, (NUM_PAGE_CLASSES,)),  # by core.tenancy.classes.TrafficClass
+        ("tenant_names_left", np.int32),  # further tenants that would get a row of their own
         ("num_tenants", np.int32),
         ("tenants", TENANT, (MAX_PAGE_TENANTS,)),
     ]
@@ -272,6 +275,7 @@ HTTP_CLASS = np.dtype(CLIENT_TIMES)
 HTTP_TENANT = np.dtype(
     [
         ("name", "S64"),
+        ("tenure", np.uint64),  # as on the scheduler's page, by numbers of this process's own
         ("requests", np.uint64),  # for output, whatever became of them
         ("rejections", np.uint64, (MAX_REJECTION_REASONS,)),  # as told to its clients
         *CLIENT_TIMES,
@@ -306,5 +310,6 @@ ADMIN_PAGE = np.dtype(
         ("refused", np.uint64),
         ("dropped_frames", np.uint64),
         ("keep_failures", np.int64),  # to write the state database, since the last success
+        ("kept_ns", np.int64),  # counters on pages up to then are there; 0 = others see to that
     ]
 )

@@ -14,6 +14,7 @@ from ipc.layout import anonymous_segment, create_segment
 from ipc.segment import Segment
 
 DTYPE = np.dtype([("steps", np.uint64), ("name", "S8"), ("values", np.int32, (100,))])
+ROWS = np.dtype([("steps", np.uint64), ("num_rows", np.int32), ("rows", np.int64, (50,))])
 
 
 @pytest.fixture(params=["file", "anonymous"])
@@ -111,6 +112,35 @@ def test_a_writer_that_dies_while_it_publishes_leaves_the_other_slot(segment: Se
     assert sorted(sequences.tolist()) == [1, 2]
     segment.buffer[board_layout(DTYPE).offsets[f"page_{sequences.argmin()}"]] ^= 1
     assert (int(reader.read().page["steps"]), reader.read().stale) == (2, False)
+
+
+def test_of_the_rows_at_the_end_only_those_that_count_are_copied() -> None:
+    """What lies beyond the number of rows reaches nobody, in more rows than before or in fewer, and
+    damage there disturbs nobody."""
+    segment = anonymous_segment(board_layout(ROWS))
+    writer, reader = BoardWriter(segment, ROWS, epoch=1), BoardReader(segment, ROWS)
+    writer.page["rows"] = np.arange(1, 51)
+    for number in (0, 3, 50, 2, 1):
+        writer.page["num_rows"] = number
+        writer.publish(now_ns=1)
+        page = reader.read().page
+        assert page["num_rows"] == number
+        assert page["rows"].tolist() == [*range(1, number + 1), *[0] * (50 - number)]
+    publish(writer, 7)
+    for slot in ("page_0", "page_1"):
+        segment.buffer[board_layout(ROWS).offsets[slot] + ROWS.itemsize - 1] ^= 1
+    assert (int(reader.read().page["steps"]), reader.read().stale) == (7, False)
+
+
+def test_a_size_that_no_page_has_is_damage(segment: Segment) -> None:
+    """A size that was torn gives the page seen before, marked stale."""
+    writer, reader = BoardWriter(segment, DTYPE, epoch=1), BoardReader(segment, DTYPE)
+    publish(writer, 1)
+    reader.read()
+    publish(writer, 2)
+    for size in (0, 17):
+        board_layout(DTYPE).views(segment)["words"][:, 4] = size
+        assert (int(reader.read().page["steps"]), reader.read().stale) == (1, True)
 
 
 def publish(writer: BoardWriter, step: int) -> None:
