@@ -8,6 +8,7 @@ from collections.abc import Callable
 from math import inf
 
 MAX_STEPS = 16  # of the bracket
+FLOOR = 0.1  # of the guess: what carries less carries nothing that is worth a search
 STRIDE = 0.05
 
 
@@ -17,7 +18,8 @@ def capacity(
     """Return the highest load carried and the lowest not carried, at most `tolerance` apart.
 
     The bracket widens from `guess` by `stride`, then by twice as much each time, until both ends
-    are known. 0.0 or infinity comes back for an end that was not found.
+    are known. 0.0 or infinity comes back for an end that was not found, 0.0 also for one below
+    FLOOR.
     """
     low, high, load = 0.0, inf, guess
     for _ in range(MAX_STEPS):
@@ -25,7 +27,7 @@ def capacity(
             low = load
         else:
             high = load
-        if low > 0 and high < inf:
+        if (low > 0 and high < inf) or high <= FLOOR * guess:
             break
         load = load * (1 + stride) if low > 0 else load / (1 + stride)
         stride *= 2

@@ -8,6 +8,7 @@ from math import nan, sqrt
 from statistics import median
 
 from core.simulation.clairvoyant import ORDERS
+from scripts.bench._capacity import FLOOR
 from scripts.bench._policy_asked import GUESS_QPS, OURS, Asked, Figures
 from scripts.bench._policy_loads import Point
 from scripts.bench._policy_runs import MISS_LIMIT, ORACLE
@@ -109,7 +110,7 @@ def _strict_capacity(asked: Asked, trace: str, name: str) -> Figures:
     """Search the first seed from afar, the others from what that one carried."""
     point = our_point(asked, trace, name, GUESS_QPS[trace])
     first = asked.runs.capacity(point, "strict", asked.tolerance)
-    near = replace(point, qps=first or point.qps)
+    near = replace(point, qps=first or FLOOR * point.qps)
     capacities = [first]
     for seed in asked.seeds[1:]:
         again = replace(near, seed=seed)
