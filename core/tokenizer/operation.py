@@ -113,7 +113,8 @@ def prompt_fault(
 ) -> Failed | None:
     """Return what is wrong with one prompt after its encoding ended, or None."""
     operation_id = request.operation_id
-    wanted = request.max_tokens if request.max_tokens is not None else 1
+    least = max(1, request.sampling.min_tokens)
+    wanted = least if request.max_tokens is None else request.max_tokens
     if isinstance(error, PromptError):
         return bad_request(operation_id, error.message, error.param)
     num_tokens = error.num_tokens if isinstance(error, ContextLengthError) else len(token_ids)

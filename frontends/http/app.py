@@ -15,6 +15,7 @@ from core.errors import Rejection, RejectionReason
 from frontends.http.auth import Authenticator
 from frontends.http.errors import (
     SERVER,
+    SHOWN_CHARACTERS,
     ApiError,
     bad_request,
     from_rejection,
@@ -111,7 +112,8 @@ class Application:
         origin = exchange.header(b"origin")
         if exchange.method not in SAFE_METHODS and origin is not None:
             self._check_origin(origin, host)
-        if (coding := exchange.header(b"content-encoding")) not in (None, b"identity"):
+        coding = exchange.header(b"content-encoding")
+        if coding is not None and coding.lower() != b"identity":
             raise unsupported_coding(coding)
         if exchange.path not in OPEN_PATHS:
             exchange.tenant = self._authenticator.tenant_of(exchange.header(b"authorization"))
@@ -154,5 +156,7 @@ def _routing_error(exchange: Exchange, error: HTTPException) -> ApiError:
             headers=((b"allow", allow.encode()),),
         )
     if error.status_code == 404:
-        return ApiError(404, "There is nothing at this path; see /openapi.json.", code="not_found")
+        shown = exchange.path[:SHOWN_CHARACTERS]
+        message = f"There is nothing at the path '{shown}'; /openapi.json has all there are."
+        return ApiError(404, message, code="not_found")
     return bad_request(str(error.detail))

@@ -188,7 +188,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         num_bytes = len(name) + len(value) + HEADER_OVERHEAD_BYTES
         self._refuse_if(self._weight.add_head(num_bytes))
-        super().on_header(name, value)
+        if self._phase is not Phase.BODY:  # what follows a chunked body is no part of the head
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self.parser.get_method() == b"CONNECT":

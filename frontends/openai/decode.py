@@ -75,7 +75,7 @@ def field_error(fault: str, parent: str = "") -> ApiError:
     """Return the 400 for a field of a wrong type or value, from msgspec's description."""
     match = _AT_PATH.match(fault)
     assert match is not None, fault
-    text, path = match["fault"], match["path"] or ""
+    text, path = match["fault"], (match["path"] or "").removesuffix("[...]")  # of any key
     missing = _MISSING.search(text)
     if missing is not None:
         path = f"{path}.{missing['name']}" if path else missing["name"]

@@ -5,6 +5,7 @@ Never knows: whether chat or completions asked, beyond the arguments. Raises the
 parameter's name.
 """
 
+import re
 import secrets
 from dataclasses import dataclass
 
@@ -21,8 +22,10 @@ from frontends.http.exchange import Exchange
 from frontends.openai.schema import GenerationFields
 
 SMALLEST_TOP_P = 1e-6  # OpenAI allows 0, meaning only the best token
+SMALLEST_TEMPERATURE = 1e-5  # below it logits divided by it overflow, and a draw is greedy anyway
 MAX_DEADLINE_MS = 86_400_000
-MAX_TOKEN_DIGITS = 10
+MAX_SHOWN_CHARACTERS = 16
+TOKEN_NUMBER = re.compile("0|[1-9][0-9]{0,9}")  # no second spelling, so no token has two biases
 DEADLINE_HEADER = b"x-headrace-deadline-ms"
 CLASS_HEADER = b"x-headrace-class"
 
@@ -114,7 +117,7 @@ def sampling_params(request: GenerationFields, asked: Asked, model: ServedModel)
         )
     seed = secrets.randbits(63) if request.seed is None else request.seed % 2**64
     return SamplingParams(
-        temperature=_given(request.temperature, 1.0),
+        temperature=_temperature(request),
         top_p=max(_given(request.top_p, 1.0), SMALLEST_TOP_P),
         top_k=max(request.top_k or 0, 0),
         min_p=_given(request.min_p, 0.0),
@@ -129,6 +132,11 @@ def sampling_params(request: GenerationFields, asked: Asked, model: ServedModel)
         num_logprobs=asked.num_logprobs,
         num_prompt_logprobs=asked.num_prompt_logprobs,
     )
+
+
+def _temperature(request: GenerationFields) -> float:
+    temperature = _given(request.temperature, 1.0)
+    return temperature if temperature >= SMALLEST_TEMPERATURE else 0.0
 
 
 def _given(value: float | None, default: float) -> float:
@@ -181,9 +189,8 @@ def _stop_token_ids(request: GenerationFields, model: ServedModel) -> tuple[int,
 def _logit_bias(request: GenerationFields, model: ServedModel) -> tuple[tuple[int, float], ...]:
     biases = []
     for name, bias in (request.logit_bias or {}).items():
-        is_number = name.isascii() and name.isdecimal() and len(name) <= MAX_TOKEN_DIGITS
-        if not is_number or int(name) >= model.vocab_size:
-            raise _not_a_token("logit_bias", repr(name[:MAX_TOKEN_DIGITS]), model)
+        if not TOKEN_NUMBER.fullmatch(name) or int(name) >= model.vocab_size:
+            raise _not_a_token("logit_bias", repr(name[:MAX_SHOWN_CHARACTERS]), model)
         biases.append((int(name), bias))
     return tuple(biases)
 

@@ -81,6 +81,19 @@ def test_too_long_a_prompt_says_both_numbers(rig: TokenizerRig) -> None:
     assert submit.prompt_len + submit.max_tokens == MAX_MODEL_LEN
 
 
+def test_more_tokens_at_least_than_the_context_has_are_refused(rig: TokenizerRig) -> None:
+    """`min_tokens` counts like `max_tokens` where that one is left to us: it could not be kept."""
+    sampling = SamplingParams(min_tokens=13)
+    prompts = [IdsPrompt([10] * 500)]
+    assert rig.generate(prompts=prompts, max_tokens=None, sampling=sampling) == []
+    (failed,) = rig.http.failed()
+    assert failed.code == "context_length_exceeded"
+    (submit,) = rig.generate(
+        "fits", prompts=prompts, max_tokens=None, sampling=SamplingParams(min_tokens=12)
+    )
+    assert submit.max_tokens == 12
+
+
 def test_a_hopeless_text_is_refused_before_it_is_encoded(rig: TokenizerRig) -> None:
     """A text that no encoding can make short enough costs one look, not many pieces."""
     rig.generate(text="x" * 1_000_000)

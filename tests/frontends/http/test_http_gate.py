@@ -273,6 +273,12 @@ def test_a_compressed_body_gets_415(rig: HttpRig) -> None:
     assert (answer.status_code, answer.headers["accept-encoding"]) == (415, "identity")
 
 
+def test_a_coding_that_codes_nothing_is_accepted_in_any_case(rig: HttpRig) -> None:
+    """Names of content codings are the same in upper and lower case (RFC 9110, 8.4.1)."""
+    answer = rig.post("/v1/chat/completions", CHAT, **{"content-encoding": "Identity"})
+    assert answer.status_code == 200
+
+
 def test_two_hosts_get_400(rig: HttpRig) -> None:
     """Of two Host headers a proxy before us may have believed the other one."""
     with rig.connect() as raw:
@@ -317,6 +323,13 @@ def test_every_answer_has_a_request_id(rig: HttpRig) -> None:
     ]
     assert [a.status_code for a in answers] == [200, 400, 404, 405]
     assert {a.headers["x-request-id"] for a in answers} == {"mine-7"}
+
+
+def test_a_path_that_is_not_served_is_named(rig: HttpRig) -> None:
+    """Most who get this 404 have forgotten /v1, or added it twice: they see what they sent."""
+    answer = rig.post("/chat/completions", CHAT)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+    assert "'/chat/completions'" in answer.json()["error"]["message"]
 
 
 def test_a_wrong_method_is_told_the_right_one(rig: HttpRig) -> None:

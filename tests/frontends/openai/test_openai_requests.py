@@ -48,6 +48,7 @@ BOTH: Cases = [
     ({"top_k": -2}, "top_k"),
     ({"min_p": 2}, "min_p"),
     ({"repetition_penalty": 0}, "repetition_penalty"),
+    ({"repetition_penalty": 1e-300}, "repetition_penalty"),
     ({"presence_penalty": 2.5}, "presence_penalty"),
     ({"frequency_penalty": -2.5}, "frequency_penalty"),
     ({"seed": 2**63}, "seed"),
@@ -59,7 +60,8 @@ BOTH: Cases = [
     ({"stop_token_ids": list(range(17))}, "stop_token_ids"),
     ({"stop_token_ids": [0, 0x110000]}, "stop_token_ids[1]"),
     ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
-    ({"logit_bias": {"1": 101}}, "logit_bias[...]"),
+    ({"logit_bias": {"1": 101}}, "logit_bias"),
+    ({"logit_bias": {"5": 100, "05": -100}}, "logit_bias"),
     ({"logit_bias": {"one": 1}}, "logit_bias"),
     ({"logit_bias": {"-1": 1}}, "logit_bias"),
     ({"logit_bias": {"٣": 1}}, "logit_bias"),
@@ -353,6 +355,12 @@ def test_off_values_of_the_sampler(rig: HttpRig) -> None:
     asked = sent(rig, TEXT, text(top_k=-1, top_p=0))
     assert asked.sampling.top_k == 0
     assert 0 < asked.sampling.top_p < 1e-3
+
+
+@pytest.mark.parametrize("temperature", [0, 1e-9, 1e-39, 1e-320])
+def test_hardly_any_temperature_is_greedy(rig: HttpRig, temperature: float) -> None:
+    """Logits divided by so little are infinite, of which nothing sensible can be drawn."""
+    assert sent(rig, TEXT, text(temperature=temperature)).sampling.temperature == 0.0
 
 
 def test_deadlines_count_from_the_arrival(rig: HttpRig) -> None:
