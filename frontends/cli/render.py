@@ -12,15 +12,15 @@ from ipc.control.declaration import Command
 
 NOTHING = "-"
 INDENT = "  "
-TEXTS = "list of texts"  # the declared type of what is shown in one line, however many there are
+ONE_LINE = ("list of texts", "any")  # declared types of what is shown in a line, however much it is
 
 
 def render_result(command: Command, result: Mapping[str, object], terminal: Terminal) -> str:
     """Return a result as text, declared fields first, in their order."""
     declared = [field.name for field in command.result if field.name in result]
     names = [*declared, *(name for name in result if name not in declared)]
-    texts = {field.name for field in command.result if field.type == TEXTS}
-    nested = [name for name in names if is_nested(result[name]) and name not in texts]
+    one_line = {field.name for field in command.result if field.type in ONE_LINE}
+    nested = [name for name in names if is_nested(result[name]) and name not in one_line]
     plain = [name for name in names if name not in nested]
     parts = ["\n".join(field_lines({name: result[name] for name in plain}, terminal))]
     parts += [section(name, result[name], terminal) for name in nested]

@@ -103,7 +103,7 @@ class Argument:
         if self.kind is ArgumentKind.TEXT:
             return f"text of 1 to {self.max_length} printable characters"
         kind = "an integer" if self.kind is ArgumentKind.INTEGER else "a number"
-        return f"{kind} from {self.minimum:g} to {self.maximum:g}"
+        return f"{kind} from {self.minimum:.16g} to {self.maximum:.16g}"
 
     def accepts(self, value: object) -> bool:
         """Tell whether `value` has the declared type and lies within the bounds."""

@@ -16,6 +16,7 @@ COMMAND = Command(
         ResultField("rows", "list of records", "some rows"),
         ResultField("load", "record", "some numbers"),
         ResultField("late", "list of texts", "some names"),
+        ResultField("after", "any", "a value of any type"),
     ),
 )
 
@@ -42,6 +43,13 @@ def test_texts_are_told_in_one_line() -> None:
     """As many as there are, and none is a dash like every other value that is missing."""
     assert rendered({"late": ["http.0", "scheduler"]}) == "late  http.0, scheduler\n"
     assert rendered({"late": []}) == "late  -\n"
+
+
+def test_what_may_be_anything_is_told_in_one_line() -> None:
+    """`ctl set` of a list says what the list was and is, like that of a number."""
+    assert rendered({"after": ["standard", "batch"]}) == "after  standard, batch\n"
+    assert rendered({"after": []}) == "after  -\n"
+    assert rendered({"after": 3}) == "after  3\n"
 
 
 def test_records_with_records_in_them_are_a_block_each() -> None:
