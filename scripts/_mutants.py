@@ -22,8 +22,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 from scripts._faults import CLASSES_APART, FAULTS, TENANTS_APART, Fault
-from scripts.bench import _report as report
-from scripts.bench._report import ROOT, Bar
+from scripts.bench.harness import report
+from scripts.bench.harness.report import ROOT, Bar
 
 COPIED = ("core", "ipc", "frontends", "configs", "scripts", "tests")
 TIMEOUT_S, UNCHANGED_TIMEOUT_S = 600, 1800

@@ -1,1 +1,1 @@
-"""Benchmarks and gates from outside: plain names are commands, `_names` are their modules."""
+"""Benchmarks and gates from outside: plain names are commands, `benchmarks` holds their code."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench._dashboard_terminal import Terminal
+from scripts.bench.benchmarks.dashboard.terminal import Terminal
 from tests.support.processes.commands import done
 from tests.support.processes.engine import Engine, Json, wait_until
 

@@ -1,7 +1,7 @@
 """All places that show numbers agree with what clients counted, on a real engine.
 
-How: the benchmark `agree` with few requests; see `scripts/bench/_agree.py`. What it says of times
-is left to the benchmark: a client that waits for a processor measures more than the engine.
+How: the benchmark `agree` with few requests; see `scripts/bench/benchmarks/agree/`. What it says of
+times is left to the benchmark: a client that waits for a processor measures more than the engine.
 """
 
 import asyncio
@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from scripts.bench import _report as report
-from scripts.bench._agree import SETTINGS, TENANTS, bars, compare
-from scripts.bench._engine import running_engine
+from scripts.bench.benchmarks.agree.__main__ import SETTINGS, TENANTS, bars, compare
+from scripts.bench.harness import report
+from scripts.bench.harness.engine import running_engine
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

@@ -11,7 +11,7 @@ from core.kernels.selection import Kernels
 from core.models.package_index import PipIndex
 from core.models.pull import pull
 from core.models.registry import models_directory
-from scripts.bench._executor import LIMITS, WINDOW, Bench, prose_ids
+from scripts.bench.benchmarks.executor import LIMITS, WINDOW, Bench, prose_ids
 from tests.support.kernels.native_kernels import native_library
 
 

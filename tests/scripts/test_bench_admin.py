@@ -5,7 +5,7 @@ import pytest
 from ipc.control.declaration import ReplyCode
 from ipc.control.registry import COMMANDS
 from ipc.messages import ControlReply
-from scripts.bench._admin import commands, first_request, kind_of
+from scripts.bench.benchmarks.admin import commands, first_request, kind_of
 
 
 @pytest.mark.parametrize(

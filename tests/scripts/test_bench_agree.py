@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from frontends.metrics.render import render
-from scripts.bench._agree_sources import Places, Scrape, Watch, differences, without_zeros
-from scripts.bench._client import Client
+from scripts.bench.benchmarks.agree.sources import Places, Scrape, Watch, differences, without_zeros
+from scripts.bench.harness.client import Client
 from tests.admin.test_metrics import FACTS, busy
 
 TEXT = render(busy(), FACTS).decode()

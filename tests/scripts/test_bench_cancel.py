@@ -2,8 +2,8 @@
 
 import pytest
 
-from scripts.bench._cancel import Delay, delay_figures
-from scripts.bench._client import Timeline
+from scripts.bench.benchmarks.cancel import Delay, delay_figures
+from scripts.bench.harness.client import Timeline
 
 
 def test_the_longest_overlapping_gap_is_the_step() -> None:

@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 
-from scripts.bench._client import Client, Prompts, Timeline
-from scripts.bench._load import parser, run
-from scripts.bench._modes import Load, Target, mixed_figures, run_closed, run_mixed, run_open
-from scripts.bench._trace import poisson, read_trace
+from scripts.bench.benchmarks.load.__main__ import parser, run
+from scripts.bench.benchmarks.load.arrivals import poisson, read_trace
+from scripts.bench.benchmarks.load.modes import (
+    Load,
+    Target,
+    mixed_figures,
+    run_closed,
+    run_mixed,
+    run_open,
+)
+from scripts.bench.harness.client import Client, Prompts, Timeline
 from tests.support.http.fake_openai import FakeServer, next_id
 
 BODY = {"model": "fake", "prompt": [5, 6, 7], "max_tokens": 4}

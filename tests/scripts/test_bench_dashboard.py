@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from core.config.file import load_config
-from scripts.bench._dashboard_load import DEMO_CONFIG, DEMO_KEYS, write_tenants
-from scripts.bench._dashboard_pairs import interval, order, student_975
+from scripts.bench.benchmarks.dashboard.loads import DEMO_CONFIG, DEMO_KEYS, write_tenants
+from scripts.bench.benchmarks.dashboard.pairs import interval, order, student_975
 
 
 def test_equal_windows_have_a_ratio_of_one_and_no_width() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from scripts.bench import _report as report
+from scripts.bench.harness import report
 
 ROOT = Path(__file__).resolve().parents[2]
 

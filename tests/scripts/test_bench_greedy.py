@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scripts.bench import _greedy as greedy
+from scripts.bench.benchmarks import greedy
 from tests.support.http.fake_openai import FakeServer, encode, encode_chat, logprob_of, next_id
 
 

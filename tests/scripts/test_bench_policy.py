@@ -13,12 +13,11 @@ from core.simulation.clairvoyant import ORDERS
 from core.simulation.traces import Trace, parse_trace
 from core.simulation.workload import resampled
 from core.tenancy.classes import TrafficClass
-from scripts.bench._capacity import capacity
-from scripts.bench._policy import asked, bars_of, parser
-from scripts.bench._policy_asked import Asked
-from scripts.bench._policy_capacity import OUR_WAYS, quartile_ratio, strict, wilson_upper
-from scripts.bench._policy_company import idle_budget_used
-from scripts.bench._policy_loads import (
+from scripts.bench.benchmarks.policy.__main__ import asked, bars_of, parser
+from scripts.bench.benchmarks.policy.bisection import capacity
+from scripts.bench.benchmarks.policy.capacity import OUR_WAYS, quartile_ratio, strict, wilson_upper
+from scripts.bench.benchmarks.policy.company import idle_budget_used
+from scripts.bench.benchmarks.policy.loads import (
     LAST,
     LOADS,
     NUM_REQUESTS,
@@ -29,14 +28,15 @@ from scripts.bench._policy_loads import (
     tiered,
     tiers,
 )
-from scripts.bench._policy_runs import (
+from scripts.bench.benchmarks.policy.runs import (
     Runs,
     classes_of,
     decisions_digest,
     simulate,
     without_words,
 )
-from scripts.bench._policy_studies import STUDIES
+from scripts.bench.benchmarks.policy.studies import STUDIES
+from scripts.bench.benchmarks.policy.study import Asked
 
 SMALL = NUM_REQUESTS // 40  # a scale at which 40 requests are left
 

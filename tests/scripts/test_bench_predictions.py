@@ -5,7 +5,7 @@ import pytest
 
 from core.request import Request
 from core.sampling_params import SamplingParams
-from scripts.bench._predictions import Told, figures, is_good
+from scripts.bench.benchmarks.predictions import Told, figures, is_good
 
 NS_PER_S = 1_000_000_000
 

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from scripts.bench._client import Timeline
-from scripts.bench._pressure import BARS, COUNTERS, Job, Run, compared, jobs_of, parser
-from scripts.bench._report import build
+from scripts.bench.benchmarks.pressure import BARS, COUNTERS, Job, Run, compared, jobs_of, parser
+from scripts.bench.harness.client import Timeline
+from scripts.bench.harness.report import build
 
 JOBS = [Job("batch", [1, 2, 3], 2), Job("interactive", [4], 1, 1.0)]
 

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from scripts.bench._client import Timeline
-from scripts.bench._kill import Verdict, judge_stream
-from scripts.bench._processes import Process, family, look_up
+from scripts.bench.benchmarks.kill import Verdict, judge_stream
+from scripts.bench.harness.client import Timeline
+from scripts.bench.harness.processes import Process, family, look_up
 
 REFERENCE = [7, 3, 9, 4, 1, 8, 2, 6, 5, 0, 11, 12, 13, 14, 15, 16]
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from core.simulation.cases import configuration
-from scripts.bench._client import Timeline
-from scripts.bench._replay import (
+from scripts.bench.benchmarks.replay import (
     KINDS,
     PHASES,
     Planned,
@@ -16,6 +15,7 @@ from scripts.bench._replay import (
     real_figures,
     settings,
 )
+from scripts.bench.harness.client import Timeline
 
 
 def test_the_load_is_the_same_for_a_seed_and_has_an_overload() -> None:

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from scripts.bench import _report as report
-from scripts.bench._load import medians, ratios
+from scripts.bench.benchmarks.load.__main__ import medians, ratios
+from scripts.bench.harness import report
 
 
 def test_percentiles_interpolate_between_neighbours() -> None:

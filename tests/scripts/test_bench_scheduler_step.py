@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from scripts.bench._scheduler_step import Load, bars, parser, run, spread_us
+from scripts.bench.benchmarks.scheduler_step import Load, bars, parser, run, spread_us
 
 
 @pytest.mark.slow

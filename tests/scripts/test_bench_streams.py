@@ -11,8 +11,8 @@ from core.scheduler.frames import RESULT_HEADER, result_parts
 from core.scheduler.plan import RESULT_ROW, StepResult
 from ipc.ring import RingWriter, format_ring, ring_bytes
 from ipc.segment import Segment
-from scripts.bench._ipc import RingGlance, Watch, round_trips
-from scripts.bench._raw_streams import Load, Streams
+from scripts.bench.benchmarks.ipc import RingGlance, Watch, round_trips
+from scripts.bench.harness.raw_streams import Load, Streams
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 NUM_SLOTS = 2

@@ -4,11 +4,16 @@ import argparse
 
 import pytest
 
-from scripts.bench import _report as report
-from scripts.bench._client import Timeline
-from scripts.bench._tenant_figures import INTERACTIVE, answer_figures, comparisons, has_missed
-from scripts.bench._tenant_loads import tokens_of
-from scripts.bench._tenants import BARS, PHASES, phases
+from scripts.bench.benchmarks.tenants.__main__ import BARS, PHASES, phases
+from scripts.bench.benchmarks.tenants.figures import (
+    INTERACTIVE,
+    answer_figures,
+    comparisons,
+    has_missed,
+)
+from scripts.bench.benchmarks.tenants.loads import tokens_of
+from scripts.bench.harness import report
+from scripts.bench.harness.client import Timeline
 
 TTFT_S = INTERACTIVE.ttft_ms / 1000
 GAP_S = INTERACTIVE.itl_ms / 1000

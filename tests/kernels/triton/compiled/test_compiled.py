@@ -9,9 +9,15 @@ from typing import Any
 
 import pytest
 
-from scripts.bench._kernel_compile import Compiled
-from scripts.bench._kernel_variants import HEAD_DIMS, Work, variants
-from scripts.bench._kernels import GPUS, faults, reckon, resident_blocks, unevenness
+from scripts.bench.benchmarks.kernels.__main__ import (
+    GPUS,
+    faults,
+    reckon,
+    resident_blocks,
+    unevenness,
+)
+from scripts.bench.benchmarks.kernels.compile import Compiled
+from scripts.bench.benchmarks.kernels.variants import HEAD_DIMS, Work, variants
 
 ROOT = Path(__file__).resolve().parents[4]
 A100, H100, B200 = GPUS
@@ -25,7 +31,7 @@ def figures() -> dict[str, Any]:
     """What the command says of one variant of each kernel on every GPU."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-m", "scripts.bench._kernels", "--samples", "--json"],
+        [sys.executable, "-m", "scripts.bench.benchmarks.kernels", "--samples", "--json"],
         cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
