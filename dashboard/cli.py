@@ -127,7 +127,9 @@ def source_of(args: argparse.Namespace, stack: ExitStack) -> Source:
         stack.callback(recording.close)
         return ReplaySource(recording, time.monotonic)
     key = os.environ.get("HEADRACE_ADMIN_KEY", "")
-    return LiveSource(args.name, time.monotonic_ns, time.time, admin_key=key)
+    source = LiveSource(args.name, time.monotonic_ns, time.time, admin_key=key)
+    stack.callback(source.close)
+    return source
 
 
 def look_once(source: Source, args: argparse.Namespace) -> int:

@@ -2,15 +2,18 @@
 
 Owns: the way to an answer and its bounds. Never knows: which commands exist, or what an answer
 means. A worker that is silent for a second is passed over; commands are idempotent, so asking the
-next one is safe.
+next one is safe. Whoever asks again and again keeps a line open: a connection costs both ends more
+than a question does.
 """
 
 import getpass
+import itertools
 import os
 import secrets
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from threading import Lock
 
 import zmq
 
@@ -21,6 +24,8 @@ from ipc.run_directory import RunDirectory
 
 WORKER_TIMEOUT_MS = 1000
 MAX_REPLY_BYTES = 16 * 2**20
+
+Port = DealerPort[ControlReply, ControlCall]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +43,49 @@ class AdminWorkers:
         return cls(tuple(f"ipc://{path}" for path in sockets), key, tool)
 
     def call(self, command: str, args: Mapping[str, object]) -> ControlReply | None:
-        """Return the first answer, None if no worker gives one; raises FrameError."""
-        identity = f"{self.tool}.{os.getpid()}.{secrets.token_hex(4)}".encode()
-        actor = f"{self.tool} {user()}"
-        context: Context = zmq.Context()
-        try:
-            for index, url in enumerate(self.urls):
-                sent = ControlCall(index, command, dict(args), key=self.key, actor=actor)
-                reply = _ask(context, url, identity, sent)
+        """Ask once; return the first answer, None if no worker gives one; raises FrameError."""
+        with closing(Line(self)) as line:
+            return line.call(command, args)
+
+
+class Line:
+    """A connection to one of the workers, to another one once that is silent; for any thread."""
+
+    def __init__(self, workers: AdminWorkers) -> None:
+        """Connect with the first call; somebody must `close` it."""
+        self._workers = workers
+        self._actor = f"{workers.tool} {user()}"
+        self._calls: Codec[ControlCall] = Codec(ControlCall)
+        self._replies: Codec[ControlReply] = Codec(ControlReply, MAX_REPLY_BYTES)
+        self._context: Context = zmq.Context()
+        self._port: Port | None = None
+        self._worker = 0  # whose turn it is, and who answered last
+        self._call_ids = itertools.count()
+        self._lock = Lock()
+
+    def call(self, command: str, args: Mapping[str, object]) -> ControlReply | None:
+        """Return the first answer, None if no worker gives one; raises FrameError.
+
+        Calls from several threads wait for each other. A line that was closed gives none.
+        """
+        with self._lock:
+            for _ in () if self._context.closed else self._workers.urls:
+                call_id, key = next(self._call_ids), self._workers.key
+                sent = ControlCall(call_id, command, dict(args), key=key, actor=self._actor)
+                reply = self._ask(sent)
                 if reply is not None:
                     return reply
-        finally:
-            context.destroy(linger=0)
+                self._pass_over()
         return None
 
+    def close(self) -> None:
+        """Hang up, once a call under way has ended."""
+        with self._lock:
+            self._context.destroy(linger=0)
 
-def _ask(context: Context, url: str, identity: bytes, sent: ControlCall) -> ControlReply | None:
-    """Return one worker's answer, or None if it is away or silent."""
-    calls: Codec[ControlCall] = Codec(ControlCall)
-    replies: Codec[ControlReply] = Codec(ControlReply, MAX_REPLY_BYTES)
-    port: DealerPort[ControlReply, ControlCall] = DealerPort(context, url, identity, replies, calls)
-    try:
+    def _ask(self, sent: ControlCall) -> ControlReply | None:
+        """Return the worker's answer, or None if it is away or silent."""
+        port = self._port = self._port or self._connect()
         if not port.socket.poll(WORKER_TIMEOUT_MS, zmq.POLLOUT) or not port.send(sent):
             return None
         while port.socket.poll(WORKER_TIMEOUT_MS, zmq.POLLIN):
@@ -66,8 +93,18 @@ def _ask(context: Context, url: str, identity: bytes, sent: ControlCall) -> Cont
                 if received.message.call_id == sent.call_id:
                     return received.message
         return None
-    finally:
-        port.close()
+
+    def _connect(self) -> Port:
+        identity = f"{self._workers.tool}.{os.getpid()}.{secrets.token_hex(4)}".encode()
+        url = self._workers.urls[self._worker]
+        return DealerPort(self._context, url, identity, self._replies, self._calls)
+
+    def _pass_over(self) -> None:
+        """Turn to the next worker; what the silent one may still answer is not heard."""
+        if self._port is not None:
+            self._port.close()
+        self._port = None
+        self._worker = (self._worker + 1) % len(self._workers.urls)
 
 
 def user() -> str:

@@ -3,7 +3,8 @@
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,12 @@ def clock() -> StageClock:
 
 
 @pytest.fixture
-def source(tmp_path: Path, clock: StageClock) -> LiveSource:
-    """Return the source of the engine `paper`."""
-    return LiveSource("paper", clock.monotonic_ns, clock.wall_s, tmp_path / "base")
+def source(tmp_path: Path, clock: StageClock) -> Iterator[LiveSource]:
+    """Give the source of the engine `paper`."""
+    with closing(
+        LiveSource("paper", clock.monotonic_ns, clock.wall_s, tmp_path / "base")
+    ) as source:
+        yield source
 
 
 def write_tenants(engine: EngineOnPaper, clock: StageClock) -> None:
@@ -230,11 +234,12 @@ Answer = Callable[[ControlCall], ControlReply]
 
 
 @contextmanager
-def admin_worker(directory: RunDirectory, answer: Answer) -> Iterator[None]:
-    """Serve control calls as an admin worker does, in a thread."""
+def admin_worker(directory: RunDirectory, answer: Answer, worker: int = 0) -> Iterator[set[bytes]]:
+    """Serve control calls as an admin worker does, in a thread; give the peers that have called."""
+    peers: set[bytes] = set()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     port: RouterPort[ControlCall, ControlReply] = RouterPort(
-        context, directory.admin_url(0), Codec(ControlCall), Codec(ControlReply)
+        context, directory.admin_url(worker), Codec(ControlCall), Codec(ControlReply)
     )
     done = threading.Event()
 
@@ -242,12 +247,13 @@ def admin_worker(directory: RunDirectory, answer: Answer) -> Iterator[None]:
         while not done.is_set():
             if port.socket.poll(20):
                 for received in port.receive(8):
+                    peers.add(received.peer)
                     port.send(answer(received.message), received.peer)
 
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        yield
+        yield peers
     finally:
         done.set()
         thread.join()
@@ -271,6 +277,67 @@ def test_a_command_goes_to_the_admin_pool_with_key_and_actor(
         assert source.call("cancel", {"tenant": "acme"}) == {"cancelled": 2}
     assert (seen[0].command, seen[0].args, seen[0].key) == ("cancel", {"tenant": "acme"}, key)
     assert seen[0].actor.startswith("top ")
+
+
+def greeting(call: ControlCall) -> ControlReply:
+    """Answer any command."""
+    return ControlReply(call.call_id, result={"heard": call.command})
+
+
+def test_one_connection_serves_for_many_commands(
+    tmp_path: Path, source: LiveSource, clock: StageClock
+) -> None:
+    """Asking again and again costs no connection each, from whatever thread it comes."""
+    engine = EngineOnPaper(tmp_path / "base", "paper", clock.monotonic_ns())
+    engine.directory.write_admin_key()
+    with admin_worker(engine.directory, greeting) as peers:
+        for command in ("status", "tenants"):
+            assert source.call(command, {}) == {"heard": command}
+        with ThreadPoolExecutor(2) as pool:
+            answers = list(pool.map(lambda _: source.call("requests", {}), range(8)))
+    assert answers == [{"heard": "requests"}] * 8
+    assert len(peers) == 1
+
+
+def test_commands_go_to_the_engine_that_has_taken_the_place_of_another(
+    tmp_path: Path, source: LiveSource, clock: StageClock
+) -> None:
+    """A new instance under the same name has another key, and no line of the old one."""
+    keys = []
+
+    def answer(call: ControlCall) -> ControlReply:
+        keys.append(call.key)
+        return greeting(call)
+
+    expected = []
+    for _ in range(2):
+        engine = EngineOnPaper(tmp_path / "base", "paper", clock.monotonic_ns())
+        expected.append(engine.directory.write_admin_key())
+        with admin_worker(engine.directory, answer):
+            source.call("status", {})
+        engine.directory.remove()
+    assert keys == expected
+
+
+def test_a_silent_worker_is_passed_over_and_not_asked_first_again(
+    tmp_path: Path, source: LiveSource, clock: StageClock
+) -> None:
+    """The line goes on with the worker that answers."""
+    engine = EngineOnPaper(tmp_path / "base", "paper", clock.monotonic_ns())
+    engine.directory.write_admin_key()
+    asked: list[str] = []
+
+    def silent(call: ControlCall) -> ControlReply:
+        asked.append(call.command)
+        return ControlReply(call.call_id + 1000)
+
+    with (
+        admin_worker(engine.directory, silent, 0),
+        admin_worker(engine.directory, greeting, 1),
+    ):
+        for command in ("status", "tenants"):
+            assert source.call(command, {}) == {"heard": command}
+    assert asked == ["status"]
 
 
 def test_a_refusal_is_one_line(tmp_path: Path, source: LiveSource, clock: StageClock) -> None:
@@ -300,11 +367,11 @@ def test_without_engine_or_key_a_command_says_so(
 
 
 def test_workers_that_are_silent_do_not_hold_one_up_for_long(
-    tmp_path: Path, clock: StageClock
+    tmp_path: Path, source: LiveSource, clock: StageClock
 ) -> None:
     """None answers: that is said, within the bound of a second each."""
-    source = LiveSource("paper", clock.monotonic_ns, clock.wall_s, tmp_path / "base", "key")
     engine = EngineOnPaper(tmp_path / "base", "paper", clock.monotonic_ns())
+    engine.directory.write_admin_key()
     (engine.directory.path / "admin.0.sock").touch()
     with pytest.raises(ControlError, match="none of 1 admin workers answers"):
         source.call("status", {})

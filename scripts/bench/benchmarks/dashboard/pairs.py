@@ -17,6 +17,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 from dashboard.control_client import ControlClient
@@ -62,10 +63,12 @@ async def pairs(count: int, seconds: float) -> dict[str, Any]:
 def measure(engine: Engine, count: int, seconds: float) -> dict[str, Any]:
     """Return the figures of so many pairs of windows."""
     page = Page(engine)
-    caller = Caller(engine.name)
     rates: dict[bool, list[float]] = {True: [], False: []}
     was_watched: bool | None = None
-    with dashboard(engine.name, SIZE, "2") as terminal:
+    with (
+        closing(Caller(engine.name)) as caller,
+        dashboard(engine.name, SIZE, "2") as terminal,
+    ):
         for is_watched in order(count):
             if is_watched is not was_watched:
                 (terminal.go_on if is_watched else terminal.stop)()
@@ -126,14 +129,18 @@ class Page:
 
 
 class Caller:
-    """Gives control commands that look, one after the other."""
+    """Gives control commands that look, one after the other, over one line as a dashboard does."""
 
     def __init__(self, name: str) -> None:
-        """Ask the engine `name`."""
+        """Ask the engine `name`; somebody must `close` it."""
         self.calls = 0
         self.failures = 0
         self._client = ControlClient(name, None, "")
         self._commands = itertools.cycle(CALLS)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._client.close()
 
     def call(self) -> None:
         """Give the next one."""

@@ -1,8 +1,10 @@
 """A `headrace top` in a pseudo-terminal of its own, whose output is read and thrown away."""
 
+import errno
 import fcntl
 import os
 import pty
+import select
 import signal
 import struct
 import subprocess
@@ -15,7 +17,6 @@ from contextlib import contextmanager, suppress
 from scripts.bench.harness.processes import Process, look_up
 
 SETTLE_S = 4.0
-READ_EVERY_S = 0.05
 END_S = 5.0
 
 
@@ -47,11 +48,12 @@ class Terminal:
         os.write(self._file, keys.encode())
 
     def drain(self, seconds: float) -> None:
-        """Read and throw away what is drawn, for so long or until it ends."""
+        """Read and throw away what is drawn, for so long or until it ends; wake only for that."""
         end = time.perf_counter() + seconds
-        while time.perf_counter() < end and self._child.poll() is None:
-            self._read()
-            time.sleep(READ_EVERY_S)
+        while (left := end - time.perf_counter()) > 0 and self._child.poll() is None:
+            if select.select([self._file], [], [], left)[0] and not self._read():
+                with suppress(subprocess.TimeoutExpired):
+                    self._child.wait(left)
 
     def stop(self) -> None:
         """Let it cost nothing until `go_on`."""
@@ -72,10 +74,14 @@ class Terminal:
         os.close(self._file)
         return status
 
-    def _read(self) -> None:
-        with suppress(OSError):  # nothing there, or the other end is closed
+    def _read(self) -> bool:
+        """Read all that is there; False = the other end is closed."""
+        try:
             while os.read(self._file, 1 << 16):
                 pass
+        except OSError as error:
+            return error.errno == errno.EAGAIN
+        return False
 
 
 @contextmanager
