@@ -227,11 +227,19 @@ def list_engines(base: Path | None = None) -> list[EngineInfo]:
     """Return every engine of this user, alive or left behind, by name."""
     base = base or default_base()
     engines = []
-    for path in sorted(base.iterdir()) if is_ours(base) else []:
+    for path in _entries(base):
         owner = _read_owner(path)
         if owner is not None and not path.name.startswith("."):
             engines.append(EngineInfo(path.name, path, owner.pid, is_alive(owner)))
     return engines
+
+
+def _entries(base: Path) -> list[Path]:
+    """Return what lies in the base, by name; the last engine may take it away as we look."""
+    try:
+        return sorted(base.iterdir()) if is_ours(base) else []
+    except FileNotFoundError:
+        return []
 
 
 def _checked_path(name: str, base: Path) -> Path:

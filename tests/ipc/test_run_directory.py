@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import tests.ipc.claimer_process as claimer_process
-from ipc.base_directory import default_base
+from ipc.base_directory import default_base, is_ours
 from ipc.errors import (
     EngineNotFoundError,
     ForeignDirectoryError,
@@ -276,6 +276,20 @@ def test_listing_engines(base: Path) -> None:
     (base / ".new-1").mkdir()
     listed = [(engine.name, engine.is_alive) for engine in list_engines(base)]
     assert listed == [("dead", False), ("live", True)]
+
+
+def test_a_base_that_goes_while_it_is_listed_has_no_engines(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last engine takes it away, at any moment: that is no fault of whoever looks."""
+    last = RunDirectory.claim("last", base)
+
+    def see_it_go(path: Path) -> bool:
+        return is_ours(path) and last.remove()
+
+    monkeypatch.setattr("ipc.run_directory.is_ours", see_it_go)
+    assert list_engines(base) == []
+    assert not base.exists()
 
 
 def test_attaching_needs_an_engine(base: Path) -> None:
