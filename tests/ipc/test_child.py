@@ -29,6 +29,7 @@ from ipc.layout import create_segment
 from ipc.run_directory import RunDirectory
 from ipc.segment import Segment
 from tests.ipc import child_process, parent_process
+from tests.support.processes.ending import ending
 
 DEADLINE_S = 60
 
@@ -122,17 +123,17 @@ def test_a_child_serves_and_stops(
     run_directory: RunDirectory, heartbeats: Segment, death_pipe: tuple[BinaryIO, BinaryIO]
 ) -> None:
     """It stamps its own line, shows its epoch, logs with its name, and SIGTERM wakes its loop."""
-    process = start_child(make_setup(run_directory, death=death_pipe[0].fileno()))
-    assert answer(process) == "serving http.0 3"
-    beat = Heartbeats(heartbeats).read(5)
-    assert (beat.epoch, beat.state) == (3, HeartbeatState.IDLE)
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGTERM)
-    assert answer(process) == "stopping True"
-    _, log = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0
-    assert "INFO http.0 serving under epoch 3" in log
-    assert Heartbeats(heartbeats).read(5).state is HeartbeatState.DRAINING
+    with ending(start_child(make_setup(run_directory, death=death_pipe[0].fileno()))) as process:
+        assert answer(process) == "serving http.0 3"
+        beat = Heartbeats(heartbeats).read(5)
+        assert (beat.epoch, beat.state) == (3, HeartbeatState.IDLE)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        assert answer(process) == "stopping True"
+        _, log = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0
+        assert "INFO http.0 serving under epoch 3" in log
+        assert Heartbeats(heartbeats).read(5).state is HeartbeatState.DRAINING
 
 
 @pytest.mark.slow
@@ -140,11 +141,11 @@ def test_the_end_of_the_death_pipe_reaches_the_child(
     run_directory: RunDirectory, heartbeats: Segment, death_pipe: tuple[BinaryIO, BinaryIO]
 ) -> None:
     """When the last write end is closed, the child's poller wakes and it knows why."""
-    process = start_child(make_setup(run_directory, death=death_pipe[0].fileno()))
-    assert answer(process).startswith("serving")
-    death_pipe[1].close()
-    assert answer(process) == "orphaned"
-    process.communicate(timeout=DEADLINE_S)
+    with ending(start_child(make_setup(run_directory, death=death_pipe[0].fileno()))) as process:
+        assert answer(process).startswith("serving")
+        death_pipe[1].close()
+        assert answer(process) == "orphaned"
+        process.communicate(timeout=DEADLINE_S)
 
 
 @pytest.mark.slow
@@ -162,12 +163,12 @@ def test_the_kernel_kills_a_child_with_its_parent(
         text=True,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
-    child_pidfd = os.pidfd_open(int(answer(parent)))
-    assert answer(parent) == "serving http.0 1"
-    parent.kill()
-    assert select.select([child_pidfd], [], [], DEADLINE_S)[0]
-    os.close(child_pidfd)
-    parent.communicate(timeout=DEADLINE_S)
+    with ending(parent):
+        child_pidfd = os.pidfd_open(int(answer(parent)))
+        assert answer(parent) == "serving http.0 1"
+        parent.kill()
+        assert select.select([child_pidfd], [], [], DEADLINE_S)[0]
+        os.close(child_pidfd)
 
 
 def test_a_child_of_a_dead_parent_does_not_start() -> None:

@@ -18,6 +18,7 @@ from ipc.layout import create_segment
 from ipc.ring import RingReader, RingWriter, format_ring, ring_bytes, ring_layout
 from ipc.segment import Segment
 from tests.support.channels.ring_rigs import SLOT_HEADER_BYTES, SharedRig, drain
+from tests.support.processes.ending import ending
 
 DEADLINE_MS = 60_000
 SEQUENCE, LENGTH, CRC = 0, 8, 12
@@ -174,10 +175,10 @@ def test_a_killed_writer_is_succeeded_without_a_gap(tmp_path: Path) -> None:
     reader = RingReader(Segment.open(path), 0, bell)
     expected = 0
     for num_frames in (1, 50, 333):
-        writer = start_writer(path, bell, expected)
-        expected = read_numbers(reader, bell, expected, num_frames)
-        os.kill(writer.pid, signal.SIGKILL)
-        assert writer.wait() == -signal.SIGKILL
+        with ending(start_writer(path, bell, expected)) as writer:
+            expected = read_numbers(reader, bell, expected, num_frames)
+            os.kill(writer.pid, signal.SIGKILL)
+            assert writer.wait() == -signal.SIGKILL
         expected += check_numbers(drain(reader), expected)
     assert reader.statistics().errors == 0
     RingWriter(Segment.open(path)).send([b"from the successor"])

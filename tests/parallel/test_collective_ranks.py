@@ -15,6 +15,7 @@ import pytest
 
 from core.runtime.supervisor.launch import LOOPBACK_ONLY
 from tests.support.models.tiny_model import write_tiny_model
+from tests.support.processes.ending import ending
 
 pytestmark = pytest.mark.slow
 
@@ -35,11 +36,8 @@ def rank_process(
         cwd=ROOT, env=os.environ | LOOPBACK_ONLY | {"TRITON_INTERPRET": "1"},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    with ending(process):
+        yield process
 
 
 def last_answer(process: subprocess.Popen[str]) -> dict[str, Any]:
