@@ -62,15 +62,17 @@ def start(tmp_path: Path, clock: Clock) -> Iterator[Callable[[str], Rig]]:
     """Return a function that starts a keeper of an engine; all are ended afterwards."""
     rigs: list[Rig] = []
 
+    def end() -> None:
+        while rigs:
+            rigs.pop().close()
+
     def start_one(run: str) -> Rig:
-        for rig in rigs:
-            rig.close()
+        end()
         rigs.append(Rig(tmp_path / "state", clock, run))
         return rigs[-1]
 
     yield start_one
-    for rig in rigs:
-        rig.close()
+    end()
 
 
 Start = Callable[[str], Rig]

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import cast
@@ -16,14 +16,15 @@ import zmq
 
 from core.state_database import open_to_write, reading
 from frontends.admin.audit import audit_path
-from frontends.cli.control_client import Engine, call
 from ipc.control.declaration import Effect
 from ipc.control.registry import COMMANDS
 from ipc.control_client import AdminWorkers
+from ipc.messages import ControlReply
 from ipc.run_directory import RunDirectory
 from tests.admin.admin_stage import TENANT_KEY, WAIT_S, AdminStage
 from tests.support.control_plane.boards import replica_fields, scheduler_fields, supervisor_fields
 from tests.support.http.async_client import Reply, request
+from tests.support.processes.commands import SLOW_DISK
 from tests.support.processes.engine import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
@@ -48,10 +49,25 @@ def leave_pages(stage: AdminStage) -> None:
         stage.publish(child, {}, now_ns)
 
 
-def engine_of(stage: AdminStage, *workers: int) -> Engine:
-    """Return the engine as `ctl` sees it, with these workers."""
+def call(
+    stage: AdminStage, workers: Sequence[int], command: str, args: Mapping[str, object]
+) -> ControlReply:
+    """Return the first answer of these workers as `ctl` gets it, asked again while a busy machine
+    or a slow disk keeps them from giving one.
+    """
     urls = tuple(stage.directory.admin_url(worker) for worker in workers)
-    return Engine("x", AdminWorkers(urls, stage.key, "ctl"))
+    engine = AdminWorkers(urls, stage.key, "ctl")
+    replies: list[ControlReply] = []
+
+    def is_answered() -> bool:
+        reply = engine.call(command, args)
+        if reply is None or SLOW_DISK in reply.error:
+            return False
+        replies.append(reply)
+        return True
+
+    wait_until(is_answered, f"an answer to {command}")
+    return replies[0]
 
 
 def wait_until_serving(stage: AdminStage, *workers: int) -> None:
@@ -74,14 +90,14 @@ def test_a_worker_serves_commands_health_and_metrics_alone(stage: AdminStage) ->
     """With nobody else alive it still tells what the pages say, and it stamps and counts."""
     stage.start_worker(0)
     wait_until_serving(stage, 0)
-    status = call(engine_of(stage, 0), "status", {})
+    status = call(stage, [0], "status", {})
     assert status.error == ""
     assert status.result["name"] == "x"
     assert status.result["model"] == "smol"
     assert status.result["load"]["num_running"] == 2  # type: ignore[index]
-    requests = call(engine_of(stage, 0), "requests", {})
+    requests = call(stage, [0], "requests", {})
     assert requests.result["stale"] is True
-    drain = call(engine_of(stage, 0), "drain", {})
+    drain = call(stage, [0], "drain", {})
     assert drain.code == "not_delivered"
     leave_pages(stage)  # a start may have taken longer than anybody may be silent
     assert get(stage, "/health/live").status == 200
@@ -104,8 +120,9 @@ def test_usage_says_whether_it_is_kept(stage: AdminStage) -> None:
     """
 
     def wait_until_kept(expected: bool) -> None:
-        answers = (call(engine_of(stage, 0), "usage", {}) for _ in range(10_000))
-        assert any(reply.result.get("kept") is expected for reply in answers)
+        wait_until(
+            lambda: call(stage, [0], "usage", {}).result["kept"] is expected, f"kept: {expected}"
+        )
 
     with closing(open_to_write(stage.state / "headrace" / "x")) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -140,7 +157,7 @@ def test_an_engine_that_starts_or_stops_answers_every_command(stage: AdminStage)
     stage.start_worker(0)
     wait_until_serving(stage, 0)
     for name, command in COMMANDS.items():
-        reply = call(engine_of(stage, 0), name, ARGUMENTS.get(name, {}))
+        reply = call(stage, [0], name, ARGUMENTS.get(name, {}))
         if command.effect is Effect.WRITE:
             assert reply.code == "not_delivered", name
             assert "nothing was done" in reply.error
@@ -150,7 +167,7 @@ def test_an_engine_that_starts_or_stops_answers_every_command(stage: AdminStage)
     stage.publish("supervisor", supervisor_fields(started_ns=now_ns, stopping=1), now_ns)
     for name, command in COMMANDS.items():
         if command.effect is Effect.WRITE and not command.while_stopping:
-            reply = call(engine_of(stage, 0), name, ARGUMENTS.get(name, {}))
+            reply = call(stage, [0], name, ARGUMENTS.get(name, {}))
             assert reply.code == "stopping", name
     assert stage.stop_worker(0) == (0, "")
 
@@ -161,7 +178,7 @@ def test_a_stopped_worker_is_passed_over(stage: AdminStage) -> None:
         stage.start_worker(index)
     wait_until_serving(stage, 0, 1)
     os.kill(stage.processes["admin.0"].pid, signal.SIGSTOP)
-    reply = call(engine_of(stage, 0, 1), "status", {})
+    reply = call(stage, [0, 1], "status", {})
     assert (reply.call_id, reply.error) == (1, "")
     os.kill(stage.processes["admin.0"].pid, signal.SIGCONT)
     for index in (0, 1):
@@ -174,7 +191,7 @@ def test_a_killed_worker_is_replaced_under_the_next_epoch(stage: AdminStage) -> 
     stage.kill_worker(0)
     stage.start_worker(0, epoch=2)
     wait_until_serving(stage, 0)
-    assert call(engine_of(stage, 0), "status", {}).error == ""
+    assert call(stage, [0], "status", {}).error == ""
     assert stage.serving_epoch("admin.0") == 2
     assert stage.stop_worker(0) == (0, "")
 
@@ -185,18 +202,20 @@ def test_both_workers_commands_are_in_the_table_once_over_kills_of_its_writer(
     """Worker 0 is killed again and again while both are commanded: the table has the lines of the
     log, each once, and `audit` tells the same before it has caught up.
     """
+    asked_of_1: set[str] = set()
     stage.start_worker(1)
     for epoch in range(1, 4):
         stage.start_worker(0, epoch)
         wait_until_serving(stage, 0, 1)
         for number in range(40):
             tenant = f"t{epoch}.{number}"
-            assert call(engine_of(stage, number % 2), "pause", {"tenant": tenant}).code
+            asked_of_1 |= {tenant} if number % 2 else set()
+            assert call(stage, [number % 2], "pause", {"tenant": tenant}).code
         stage.kill_worker(0)
     stage.start_worker(0, epoch=4)
     wait_until_serving(stage, 0, 1)
-    wait_until(lambda: audited(stage, 1) == logged(stage), "the lines that were to be written")
-    assert len(logged(stage)) > 3 * 20
+    wait_until(lambda: asked_of_1 <= set(logged(stage)), "the lines that were to be written")
+    assert len(logged(stage)) > len(asked_of_1)
     wait_until(lambda: in_table(stage) == logged(stage), "the table to have the log")
     assert audited(stage, 0) == audited(stage, 1) == logged(stage)
     assert stage.stop_worker(0) == stage.stop_worker(1) == (0, "")
@@ -204,8 +223,8 @@ def test_both_workers_commands_are_in_the_table_once_over_kills_of_its_writer(
 
 def logged(stage: AdminStage) -> list[str]:
     """Return the tenants of the changes in the log, sorted."""
-    lines = audit_path(stage.state / "headrace" / "x").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
+    text = audit_path(stage.state / "headrace" / "x").read_text()
+    records = [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]  # whole ones
     return sorted(each["args"]["tenant"] for each in records if each["command"] == "pause")
 
 
@@ -218,7 +237,7 @@ def in_table(stage: AdminStage) -> list[str]:
 
 def audited(stage: AdminStage, worker: int) -> list[str]:
     """Return the tenants of the changes in a worker's answer, sorted."""
-    reply = call(engine_of(stage, worker), "audit", {"limit": 500, "command": "pause"})
+    reply = call(stage, [worker], "audit", {"limit": 500, "command": "pause"})
     assert reply.error == ""
     commands = cast("list[dict[str, dict[str, str]]]", reply.result["commands"])
     return sorted(each["args"]["tenant"] for each in commands)
@@ -229,7 +248,7 @@ def test_a_full_disk_does_not_stop_a_command(stage: AdminStage) -> None:
     stage.state.write_text("a file where a directory should be")
     stage.start_worker(0)
     wait_until_serving(stage, 0)
-    assert call(engine_of(stage, 0), "status", {}).error == ""
+    assert call(stage, [0], "status", {}).error == ""
     code, said = stage.stop_worker(0)
     assert code == 0
     assert "audit log" in said
