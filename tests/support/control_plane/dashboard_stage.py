@@ -17,7 +17,7 @@ from dashboard.source.base import Source
 from dashboard.source.demo import DemoSource
 
 SMALL, LARGE = (80, 24), (120, 40)
-SLOW_HERTZ = 0.5  # the app's own looks; tests tick by hand
+SLOW_HERTZ = 1 / 3600  # the app's own looks, so none: tests tick by hand
 PATIENCE = 6000  # looks, 10 ms apart
 
 
@@ -127,6 +127,7 @@ async def on_stage(
     app = PatientApp(source(clock), options, recorder)
     async with app.run_test(size=size, notifications=True) as pilot:
         stage = Stage(app, pilot, clock)
+        await stage.until(lambda: app.view is not None)  # its first look, before any time passes
         await stage.pass_time(16.0)
         yield stage
 
