@@ -3,33 +3,17 @@
 How: stop all but one by SIGSTOP; whoever connects then is served by the one that is left.
 """
 
-import os
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.conftest import SIMULATED
-from tests.support.processes.engine import Engine, running_engine, wait_until
+from tests.support.processes.engine import running_engine
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 TWO_PROCESSES = (*SIMULATED, "http.processes=2", "supervision.hang_timeout_ms=60000")
 TOKENS = 5
-
-
-@contextmanager
-def stopped(engine: Engine, child_id: str) -> Iterator[None]:
-    """Stop a child; let it go on afterwards."""
-    pid = engine.kill_child(child_id, signal.SIGSTOP).pid
-    stat = Path(f"/proc/{pid}/stat")
-    try:
-        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "the stop")
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def test_each_http_process_serves_alone(tmp_path: Path, tiny_model: Path) -> None:
@@ -38,7 +22,7 @@ def test_each_http_process_serves_alone(tmp_path: Path, tiny_model: Path) -> Non
     """
     with running_engine(tmp_path, tiny_model, TWO_PROCESSES) as engine:
         for other in ("http.1", "http.0"):
-            with stopped(engine, other):
+            with engine.stopped(other):
                 body = {"prompt": [5, 6, 7], "max_tokens": TOKENS, "return_token_ids": True}
                 events = list(engine.client().stream("/v1/completions", body))
                 token_ids = [

@@ -42,16 +42,16 @@ def test_a_process_that_is_stopped_in_its_work_is_named_until_it_goes_on(
     stream ends as if nothing had been.
     """
     with running_engine(tmp_path, tiny_model, SETTINGS) as engine:
+        wait_until(lambda: child not in hung(engine), "it to be well")
         streams = start_streams(engine.client(), [BODY])
         wait_for_tokens(streams, 5)
-        assert child not in hung(engine)
         before = engine.kill_child(child, signal.SIGSTOP)
         try:
             wait_until(lambda: child in hung(engine), "status to name it")
             row = hung(engine)[child]
             assert row["no_sign_s"] > 2.0
             assert (row["expected_s"] is not None) == (child == "executor.0.0")
-            assert f'process="{child}"' in overdue(engine)
+            wait_until(lambda: f'process="{child}"' in overdue(engine), "the metrics to name it")
         finally:
             engine.kill_child(child, signal.SIGCONT)
         wait_until(lambda: child not in hung(engine), "it to be well again")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.models.tiny_model import write_tiny_model
 from tests.support.processes.engine import STOP_TIMEOUT_S, Engine, Json, running_engine, wait_until
 from tests.support.processes.streams import Stream, join, start_streams, wait_for_tokens
 
@@ -27,8 +28,8 @@ BODIES: list[Json] = [
     }
     for k in range(5)
 ]
-NUM_LONG = 250
-LONG_BODIES = [{**body, "max_tokens": NUM_LONG} for body in BODIES]  # still there when killed
+NUM_LONG = 3000  # seconds, even for an executor that computes: still there when killed
+LONG_BODIES = [{**body, "max_tokens": NUM_LONG} for body in BODIES]
 SLOW_STEP_MS = 20
 SLOW_STEPS = ("engine.executor=simulated", f"engine.simulated_step_us={SLOW_STEP_MS * 1000}")
 KINDS = {
@@ -39,11 +40,13 @@ KINDS = {
 
 @pytest.fixture(scope="module", params=sorted(KINDS))
 def engine(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny_model: Path
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Engine]:
-    """Return an engine that survives all kills of this module."""
+    """Return an engine that survives all kills of this module, and takes long requests."""
     overrides = [*KINDS[request.param], "supervision.intensity=100"]
-    with running_engine(tmp_path_factory.mktemp("home"), tiny_model, overrides) as engine:
+    home = tmp_path_factory.mktemp("home")
+    model = write_tiny_model(home / "tiny", max_position=2 * NUM_LONG)
+    with running_engine(home, model, overrides) as engine:
         yield engine
 
 
@@ -134,7 +137,7 @@ def test_a_stopped_executor_fails_progress_and_is_replaced(
 ) -> None:
     """Progress health says 503 while it hangs, and after the step timeout the streams go on."""
     overrides = [
-        *KINDS["simulated"],
+        *SLOW_STEPS,
         "supervision.step_timeout_ms=5000",
         "supervision.progress_limit_ms=300",
         "supervision.hang_timeout_ms=5000",
@@ -183,7 +186,7 @@ def test_a_crash_loop_ends_the_engine_loudly(tmp_path: Path, tiny_model: Path) -
         "scheduler.poison_crashes=9",
     ]
     with running_engine(tmp_path, tiny_model, overrides) as engine:
-        streams = start_streams(engine.client(), BODIES)
+        streams = start_streams(engine.client(), LONG_BODIES)
         wait_for_tokens(streams, 5)
         row = engine.kill_child("executor.0.0")
         engine.wait_restarted("executor.0.0", row.epoch)
@@ -202,10 +205,11 @@ def test_sigterm_lets_running_streams_finish(tmp_path: Path, tiny_model: Path) -
         client = engine.client()
         streams = start_streams(client, BODIES)
         wait_for_tokens(streams, 5)
-        engine.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: client.get("/health/ready").status == 503, "readiness to go")
-        late = {"prompt": "late", "max_tokens": 1}
-        wait_until(lambda: client.post("/v1/completions", late).status == 503, "a refusal")
+        with engine.stopped("executor.0.0"):  # nothing ends before all has been looked at
+            engine.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: client.get("/health/ready").status == 503, "readiness to go")
+            late = {"prompt": "late", "max_tokens": 1}
+            wait_until(lambda: client.post("/v1/completions", late).status == 503, "a refusal")
         assert {stream.finish_reason for stream in join(streams)} == {"length"}
         assert engine.process.wait(STOP_TIMEOUT_S) == 0
 
@@ -213,8 +217,7 @@ def test_sigterm_lets_running_streams_finish(tmp_path: Path, tiny_model: Path) -
 def test_a_second_signal_ends_at_once(tmp_path: Path, tiny_model: Path) -> None:
     """Nothing is waited for any more, and nothing is left."""
     with running_engine(tmp_path, tiny_model, SLOW_STEPS) as engine:
-        endless = [{**BODIES[0], "max_tokens": 400}]
-        streams = start_streams(engine.client(), endless)
+        streams = start_streams(engine.client(), LONG_BODIES[:1])
         wait_for_tokens(streams, 5)
         engine.process.send_signal(signal.SIGTERM)
         wait_until(lambda: engine.client().get("/health/ready").status == 503, "the first signal")

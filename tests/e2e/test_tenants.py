@@ -12,7 +12,10 @@ from tests.support.processes.engine import Engine, Json, running_engine, wait_un
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-SLOW_STEPS = ("engine.executor=simulated", "engine.simulated_step_us=20000")
+SLOW_STEPS = (
+    "engine.executor=simulated", "engine.simulated_step_us=20000",
+    "supervision.hang_timeout_ms=600000",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +78,8 @@ def test_a_waiting_request_says_why(engine: Engine) -> None:
     """The reason and its place; and a reserve in use is not taken away meanwhile."""
     in_force(engine, "set", path="classes.standard.max_seqs", value="1")
     client = engine.client()
-    body = {"prompt": "hello", "max_tokens": 200, "ignore_eos": True}
-    with ThreadPoolExecutor(3) as pool:
+    body = {"prompt": "hello", "max_tokens": 20, "ignore_eos": True}
+    with ThreadPoolExecutor(3) as pool, engine.stopped("executor.0.0"):  # so nothing ends
         answers = [pool.submit(client.post, "/v1/completions", body) for _ in range(3)]
 
         def listed(status: str) -> list[Json]:
@@ -96,7 +99,7 @@ def test_a_waiting_request_says_why(engine: Engine) -> None:
         assert running["blocked"] is None
         assert running["num_blocks"] > 0
         done(engine, "set", path="classes.standard.max_seqs", value="8")
-        assert [answer.result().status for answer in answers] == [200, 200, 200]
+    assert [answer.result().status for answer in answers] == [200, 200, 200]
     assert command(engine, "show", request="nobody").status == 404
 
 

@@ -201,6 +201,17 @@ class Engine:
         os.kill(row.pid, number)
         return row
 
+    @contextlib.contextmanager
+    def stopped(self, child_id: str) -> Iterator[ChildRow]:
+        """Stop a child, and let it go on when the block ends; yield its row."""
+        row = self.kill_child(child_id, signal.SIGSTOP)
+        stat = Path(f"/proc/{row.pid}/stat")
+        try:
+            wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "the stop")
+            yield row
+        finally:
+            os.kill(row.pid, signal.SIGCONT)
+
     def wait_restarted(self, child_id: str, epoch: int) -> ChildRow:
         """Wait until a later instance than `epoch` serves."""
 
