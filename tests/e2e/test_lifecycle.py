@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from ipc.base_directory import default_base, locked
 from tests.e2e.conftest import SIMULATED
-from tests.support.processes.commands import command, done
+from tests.support.processes.commands import command, done, shut_down
 from tests.support.processes.engine import (
     STOP_TIMEOUT_S,
     Engine,
@@ -94,12 +95,12 @@ def test_a_stopped_child_is_ended_with_a_killed_supervisor(
 def test_a_stale_run_directory_is_swept(tmp_path: Path, tiny_model: Path) -> None:
     """Files that a dead engine and its janitor left do not hinder the next one of the name."""
     with running_engine(tmp_path, tiny_model, SIMULATED) as engine:
-        engine.kill_child("janitor", signal.SIGSTOP)
-        janitor = engine.children()["janitor"].pid
-        engine.process.kill()
-        engine.process.wait()
-        os.kill(janitor, signal.SIGKILL)
-        assert engine.path.exists()
+        janitor = engine.kill_child("janitor", signal.SIGSTOP).pid
+        with locked(default_base(), create=False):  # no engine of another test sweeps meanwhile
+            engine.process.kill()
+            engine.process.wait()
+            os.kill(janitor, signal.SIGKILL)
+            assert engine.path.exists()
         with running_engine(tmp_path, tiny_model, SIMULATED, name=engine.name) as again:
             assert again.client().get("/health/ready").status == 200
     assert not engine.path.exists()
@@ -121,7 +122,7 @@ def test_an_operator_restarts_a_child_and_ends_the_engine(tmp_path: Path, tiny_m
         after = engine.children()
         assert {c for c in after if after[c] != before[c]} == {"executor.0.0"}
         assert command(engine, "restart", child="nobody").status == 404
-        assert engine.admin().post("/admin/commands/shutdown", {}).status in (200, 504)
+        shut_down(engine)
         assert engine.process.wait(STOP_TIMEOUT_S) == 0
 
 

@@ -99,13 +99,14 @@ def test_it_comes_back_when_the_file_is_whole_and_somebody_asks(
     """
     done(half, "restart", child=LOST)
     wait_until(
-        lambda: half.children()[LOST].epoch == 2 and is_in(half, LOST, ProcessState.GIVEN_UP),
+        lambda: half.children()[LOST].epoch > 1 and is_in(half, LOST, ProcessState.GIVEN_UP),
         "the second verdict",
     )
+    given_up = half.children()[LOST]
     shutil.copy(tiny_model / WEIGHTS, model / "whole")
     (model / "whole").replace(model / WEIGHTS)
     done(half, "restart", child=LOST)
-    half.wait_restarted(LOST, 2)
+    half.wait_restarted(LOST, given_up.epoch)
     wait_until(lambda: half.client().get("/health").json["complete"]["ok"], "both replicas")
     assert half.client().complete("hello", max_tokens=3)["choices"]
 

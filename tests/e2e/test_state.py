@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes.commands import command, done, in_force, until
-from tests.support.processes.engine import Engine, Json, running_engine, unique_name, wait_until
+from tests.support.processes.commands import command, done, in_force, shut_down, until
+from tests.support.processes.engine import (
+    STOP_TIMEOUT_S,
+    Engine,
+    Json,
+    running_engine,
+    unique_name,
+    wait_until,
+)
 from tests.support.processes.streams import join, start_streams, wait_for_tokens
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -85,9 +92,8 @@ def test_changes_outlive_the_engine(tmp_path: Path, tiny_model: Path) -> None:
             until(engine, "kept", change[0], **change[1])
     with running_engine(tmp_path, tiny_model, SETTINGS, name) as engine:
         assert weight(engine) == 3.0
-        asked = done(engine, "audit", command="set", tenant="default", since="1d")
+        asked = until(engine, "complete", "audit", command="set", tenant="default", since="1d")
         assert {each["args"]["value"] for each in asked["commands"]} == {"3"}
-        assert asked["complete"] is True
         paused = [row["class"] for row in done(engine, "tenants")["classes"] if row["paused"]]
         assert paused == ["batch"]
     without = (*SETTINGS, "admin.keep_state=false")
@@ -256,6 +262,6 @@ def test_a_stopping_engine_takes_no_changes(tmp_path: Path, tiny_model: Path) ->
             answer = command(engine, name, **args)
             assert (answer.status, answer.json["error"]["code"]) == (503, "stopping")
         assert done(engine, "drain")["draining"] is True
-        assert done(engine, "shutdown", drain=0)["stopping"] is True
-        assert engine.process.wait(30) == 0
+        shut_down(engine, drain=0)
+        assert engine.process.wait(STOP_TIMEOUT_S) == 0
         join(streams)

@@ -5,7 +5,10 @@ the disk, has not answered it by then, the answer says so, and whoever asks may 
 every command twice is the same as once. Never knows: what a command does.
 """
 
+from http.client import HTTPException
+
 from ipc.control.declaration import ASK_AGAIN
+from ipc.errors import RunDirectoryError
 from tests.support.processes.engine import Answer, Engine, Json, wait_until
 
 SLOW_DISK = "cannot be read within"
@@ -21,6 +24,21 @@ def command(engine: Engine, name: str, **args: object) -> Answer:
 
     wait_until(is_answered, f"an answer to {name}")
     return answers[-1]
+
+
+def shut_down(engine: Engine, **args: object) -> None:
+    """Tell the engine to stop until it says that it will, or nobody is left to say so."""
+
+    def has_begun() -> bool:
+        if engine.process.poll() is not None:
+            return True
+        try:
+            answer = engine.admin().post("/admin/commands/shutdown", args)
+        except (OSError, HTTPException, RunDirectoryError):
+            return False  # it is about to end, or has
+        return answer.status == 200
+
+    wait_until(has_begun, "the engine to begin to stop")
 
 
 def is_silence(answer: Answer) -> bool:
