@@ -42,6 +42,7 @@ from core.scheduler.step_results import apply_result
 from core.scheduler.trace_log import TraceLog
 from core.scheduler.waits import with_numbers
 from core.tenancy.classes import NUM_CLASSES
+from core.tenancy.rows import OTHER
 
 
 class EngineCore:
@@ -123,6 +124,12 @@ class EngineCore:
     def standings(self, now_ns: int) -> tuple[list[ClassStanding], TenantStandings]:
         """Return what classes have, by value, and tenants."""
         return self._standings.take(now_ns)
+
+    def offer_tenant_rows(self, kept_ns: int, now_ns: int) -> None:
+        """Find whose rows in what is counted by tenant others may have, before numbers are shown as
+        of `now_ns`; those who sum them have what was shown up to `kept_ns`.
+        """
+        self._scheduler.offer_tenant_rows(kept_ns, now_ns)
 
     def leftovers(self) -> dict[str, int]:
         """Return how many tokens steps have left unused while somebody waited, by reason."""
@@ -251,8 +258,9 @@ class EngineCore:
 
     def _flows_of(self, tenant: str) -> range:
         """Return the indexes of a tenant's flows."""
-        first = self.metering.tenant_index(tenant) * NUM_CLASSES
-        return range(first, first + NUM_CLASSES)
+        index = self.metering.tenant_rows.find(tenant)
+        index = OTHER if index is None else index
+        return range(index * NUM_CLASSES, (index + 1) * NUM_CLASSES)
 
     def _stop(self, request_id: int, num_output_tokens: int, now_ns: int) -> None:
         request = self._scheduler.requests.get(request_id)

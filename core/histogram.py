@@ -51,6 +51,11 @@ class Histogram:
         """Count a duration in seconds; a negative one (clocks of two processes) counts as 0."""
         self.observe(max(0, duration_ns) / NS_PER_S, row)
 
+    def clear(self, row: int) -> None:
+        """Forget what was counted in one row."""
+        self.counts[row] = 0
+        self.sums[row] = 0.0
+
     def fill(self, records: Any) -> None:
         """Copy our first rows into histogram fields of a page: one record, or rows of them."""
         num_rows, shape = records["sum"].size, records["counts"].shape

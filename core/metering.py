@@ -2,10 +2,10 @@
 
 Owns: every counter and gauge of the engine core, under the names that the scheduler's board page
 uses. Never knows: pages, clocks, how a number is shown. Counters only grow. A tenant's index is its
-row (`core.tenancy.rows`).
+row (`core.tenancy.rows`); one that passes to another tenant begins at 0.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -16,7 +16,7 @@ from core.errors import RejectionReason
 from core.histogram import Histogram
 from core.request import RequestStatus
 from core.tenancy.classes import NUM_CLASSES
-from core.tenancy.rows import TenantRows
+from core.tenancy.rows import OTHER, TenantRows
 
 
 class PreemptionKind(IntEnum):
@@ -68,6 +68,17 @@ class TenantCounters:
         self.recomputed_tokens = np.zeros(max_tenants, np.uint64)
         self.deadline_misses = np.zeros(max_tenants, np.uint64)
         self.rejections = np.zeros((max_tenants, len(RejectionReason)), np.uint64)
+
+    def clear(self, index: int) -> None:
+        """Forget what was counted for one tenant."""
+        for column in vars(self).values():
+            column[index] = 0
+
+    def are_used(self) -> npt.NDArray[np.bool_]:
+        """Return for which tenants anything was counted, bool[tenants]."""
+        columns = [column.reshape(len(column), -1) for column in vars(self).values()]
+        used: npt.NDArray[np.bool_] = np.any(np.hstack(columns), axis=1)
+        return used
 
 
 class ClassCounters:
@@ -126,16 +137,30 @@ class Metering:
         self.last_reclaim_ns = 0
         self.tenants = TenantCounters(max_tenants)
         self.classes = ClassCounters()
-        self._tenant_rows = TenantRows(max_tenants)
-        self.tenant_names = self._tenant_rows.names
+        self.tenant_rows = TenantRows(max_tenants)
+        self.tenant_rows.on_reuse.append(self._forget_tenant)
+        self.tenant_names = self.tenant_rows.names
 
     def know_tenants(self, tenants: Iterable[str]) -> None:
         """Give each of `tenants` its place: they are shown before they have asked for anything."""
-        self._tenant_rows.know(tenants)
+        self.tenant_rows.know(tenants)
 
     def tenant_index(self, tenant: str) -> int:
-        """Return the index of `tenant` in the arrays."""
-        return self._tenant_rows.row(tenant)
+        """Return the index in the arrays of `tenant`, which has asked for something."""
+        return self.tenant_rows.row(tenant)
+
+    def offer_rows(
+        self, listed: Container[str], busy: Container[int], kept_ns: int, now_ns: int
+    ) -> None:
+        """Find whose rows others may have: those of tenants that are not `listed`, and those of
+        which nothing was counted, but for the `busy` ones; see `TenantRows.offer`.
+        """
+        names = self.tenant_names
+        idle = [index for index in range(OTHER + 1, len(names)) if index not in busy]
+        gone = [index for index in idle if names[index] not in listed]
+        are_used = self.tenants.are_used()
+        unused = [index for index in idle if not are_used[index]]
+        self.tenant_rows.offer(gone, unused, kept_ns, now_ns)
 
     def observe_queue_ns(self, tenant_index: int, traffic_class: int, duration_ns: int) -> None:
         """Count the wait of a request that has started, for its tenant and in its class."""
@@ -202,3 +227,8 @@ class Metering:
         self.cancel_reclaim_steps.observe(num_steps)
         self.last_reclaim_ns = now_ns
         self.cancel_reclaim_steps_max = max(self.cancel_reclaim_steps_max, num_steps)
+
+    def _forget_tenant(self, index: int) -> None:
+        """Begin at 0 for the tenant that gets this index; the totals keep what was counted."""
+        self.tenants.clear(index)
+        self.queue_time_by_tenant.clear(index)

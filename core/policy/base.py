@@ -18,6 +18,7 @@ wasteful but not unsafe.
     step boundary, decodes are in the plan        →   fill: grant, grant, … (defer, preempt, shed)
     the step was computed                         →   measured
     between steps                                 →   tend (shed)
+    a tenant index passes to another tenant       →   forget_tenant
     a running request cannot grow                 →   victim
     how many blocks must stay after a start       →   headroom_blocks
     an operator asks why a request waits          →   why
@@ -320,6 +321,12 @@ class Policy(Protocol):
 
     def ended(self, request: Request, now_ns: int) -> None:
         """Take in the end of a request that `refusal` had let in; its status says which."""
+        return None
+
+    def forget_tenant(self, index: int) -> None:
+        """Forget all about a tenant index, of which nothing waits or runs: another tenant gets it,
+        and shall not be served more or less for what this one was.
+        """
         return None
 
     def replica_up(self, replica: int, basis: CostBasis | None) -> None:

@@ -155,6 +155,14 @@ class HeadracePolicy(Policy):
         self._gates.ended(request, now_ns)
         self._memory.ended(request)
 
+    def forget_tenant(self, index: int) -> None:
+        """Let the next tenant of this index begin like one that was never here."""
+        self._flows.forget_tenant(index)
+        self._shares.forget_tenant(index)
+        self._gates.forget_tenant(index)
+        self._memory.forget_tenant(index)
+        self._exemptions.forget_tenant(index)
+
     def fill(self, step: Step) -> None:
         """Charge the decodes, then grant to whose turn it is until nothing fits any more."""
         self._shedding.at_step(step)

@@ -31,6 +31,7 @@ from ipc.run_directory import RunDirectory
 from ipc.spans import spans_layout
 
 SUPERVISOR = "supervisor"
+KEEPER = "admin.0"  # who keeps usage and changes
 STATE_BELL = "state"  # rung for admin worker 0, which keeps what was changed
 OUTPUT_RING_SLOTS = 32
 MAX_RECORDS_PER_OUTPUT_FRAME = 1024

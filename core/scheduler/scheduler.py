@@ -28,6 +28,7 @@ from core.scheduler.routing import Routing
 from core.scheduler.settings import EngineSettings
 from core.scheduler.terms import Terms
 from core.scheduler.waiting import WaitingQueue
+from core.tenancy.classes import NUM_CLASSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class Scheduler:
         self.requests: dict[int, Request] = {}  # all that are not released yet
         self.draining = False
         self.limits = settings.limits
+        metering.tenant_rows.on_reuse.append(self._forget_tenant)
         metering.know_tenants(settings.limits.tenants)
         self._cancelled: dict[Request, Cancellation] = {}
         self._num_arrivals = 0
@@ -74,6 +76,13 @@ class Scheduler:
         self.routing.configure(limits)
         self._terms.configure(limits)
         self.policy.configure(limits)
+
+    def offer_tenant_rows(self, kept_ns: int, now_ns: int) -> None:
+        """Find whose rows in what is counted by tenant others may have; those who sum it have what
+        pages up to `kept_ns` showed. A page of `now_ns` follows.
+        """
+        busy = {request.tenant_index for request in self.requests.values()}
+        self.metering.offer_rows(self.limits.tenants, busy, kept_ns, now_ns)
 
     def accept_or_reject(self, request: Request, now_ns: int) -> None:
         """Let a new request wait, or answer why it may not."""
@@ -254,6 +263,13 @@ class Scheduler:
         for request in self.requests.values():
             assert request.num_pins or not request.status.is_finished, request.request_id
         assert set(self._cancelled) <= set(self.requests.values())
+
+    def _forget_tenant(self, index: int) -> None:
+        """Let nothing of the tenant that had this index be found by the one that gets it."""
+        self.policy.forget_tenant(index)
+        flows = range(index * NUM_CLASSES, (index + 1) * NUM_CLASSES)
+        for replica in self.replicas:
+            replica.kv.drop_cached(flows)
 
     def _accept(self, request: Request) -> None:
         self.requests[request.request_id] = request

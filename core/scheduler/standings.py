@@ -69,6 +69,7 @@ class _Settings:
 
     limits: Limits
     names: tuple[str, ...]
+    version: int  # of the names
     paused: npt.NDArray[np.bool_]
     removed: npt.NDArray[np.bool_]
     weight: Shares
@@ -76,7 +77,7 @@ class _Settings:
 
 
 _NO_SETTINGS = _Settings(
-    Limits(), (), np.zeros(0, bool), np.zeros(0, bool), np.zeros(0), np.zeros(0)
+    Limits(), (), -1, np.zeros(0, bool), np.zeros(0, bool), np.zeros(0), np.zeros(0)
 )
 
 
@@ -119,12 +120,16 @@ class Standings:
     def _read_limits(self) -> None:
         limits, names = self._scheduler.limits, self._scheduler.metering.tenant_names
         known = self._settings
-        if known.limits is limits and len(known.names) == len(names):
+        version = self._scheduler.metering.tenant_rows.version
+        if known.limits is limits and known.version == version:
             return
+        if known.names != tuple(names[: len(known.names)]):
+            self._samples.clear()  # of tenants whose rows are others' now
         listed, tenants = limits.tenants, [limits.tenant(name) for name in names]
         self._settings = _Settings(
             limits,
             tuple(names),
+            version,
             paused=np.array([name in limits.paused for name in names]),
             removed=np.array([row != OTHER and n not in listed for row, n in enumerate(names)]),
             weight=np.array([tenant.weight for tenant in tenants]),

@@ -5,7 +5,8 @@ changed (`ipc.directory`) or what was used (`frontends.admin.usage`); it is give
 writes the newest, and what the audit log has more goes into its table with each
 (`frontends.admin.audit_table`). A slow disk delays nobody: what comes while it writes is passed
 over, for the next look brings it again. A write is one transaction, so that usage is never counted
-twice. While the disk is full or the database cannot be opened nothing is lost, because nothing
+twice. `kept_ns` says up to when all counters are there; until then no process gives those of a
+tenant up. While the disk is full or the database cannot be opened nothing is lost, because nothing
 counts as kept; a damaged file is moved out of the way, for whoever wants to save it.
 """
 
@@ -18,6 +19,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from core.clock import NS_PER_S
 from core.errors import StateDamagedError, StateError
 from core.state_database import (
     DAMAGED_PATTERN,
@@ -29,12 +31,20 @@ from core.state_database import (
     transaction,
 )
 from frontends.admin.audit_table import catch_up
-from frontends.admin.usage import HOUR_S, Counters, growth, hour_of, read_counted
+from frontends.admin.usage import (
+    HOUR_S,
+    Counters,
+    by_tenant,
+    growth,
+    hour_of,
+    read_counted,
+)
 from ipc.directory import DirectorySnapshot
 
 CLOSE_TIMEOUT_S = 2.0
 COMPLAINT_INTERVAL = 60  # failures between two complaints in the log
 MAX_USAGE_AGE_S = 400 * 24 * HOUR_S
+FORGET_NS = 60 * NS_PER_S  # after its end a counter may still be in an answer under way
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +55,7 @@ class Kept:
 
     directory: DirectorySnapshot
     counters: Counters = field(repr=False)
+    counted_to_ns: int = 0  # all pages were published then or later; 0 = some are missing
 
 
 class Keeper:
@@ -61,11 +72,13 @@ class Keeper:
         version of the tenant directory that is on disk.
         """
         self.failures = 0
+        self.kept_ns = 0  # counters that pages showed up to then are on disk
         self._directory = directory
         self._engine = engine
         self._wall_time_s = wall_time_s
         self._on_kept = on_kept
         self._counted: Counters = {}
+        self._ended_ns: dict[tuple[str, str], int] = {}  # since when counters are on no page
         self._version = 0
         self._moments: queue.Queue[Kept | None] = queue.Queue(1)
         self._thread = threading.Thread(target=self._write_all, name="keeper", daemon=True)
@@ -100,6 +113,7 @@ class Keeper:
         self._counted, self._version = read_counted(connection, self._engine), 0
         while (moment := self._moments.get()) is not None:
             self._write(connection, moment)
+            self.kept_ns = max(self.kept_ns, moment.counted_to_ns)
             catch_up(connection, self._directory)
             self.failures = 0
         return True
@@ -109,10 +123,14 @@ class Keeper:
         snapshot = moment.directory
         if not grown and snapshot.version == self._version:
             return
+        ended = self._ended(moment)
         with transaction(connection):
             connection.execute("REPLACE INTO kept VALUES (?, ?)", (TENANCY, snapshot.changes))
             self._add_usage(connection, grown, moment.counters)
+            self._forget(connection, ended)
         self._counted = self._counted | {key: moment.counters[key] for key in grown}
+        for key in ended:
+            del self._counted[key], self._ended_ns[key]
         self._version = snapshot.version
         self._on_kept(snapshot)
 
@@ -121,13 +139,28 @@ class Keeper:
         connection.executemany(
             "INSERT INTO usage VALUES (?, ?, ?, ?)"
             " ON CONFLICT DO UPDATE SET amount = amount + excluded.amount",
-            [(hour_s, *key, amount) for key, amount in grown.items()],
+            [(hour_s, *key, amount) for key, amount in by_tenant(grown).items()],
         )
         connection.execute("DELETE FROM usage WHERE hour_s < ?", (hour_s - MAX_USAGE_AGE_S,))
         connection.execute("DELETE FROM counted WHERE engine != ?", (self._engine,))
         connection.executemany(
             "REPLACE INTO counted VALUES (?, ?, ?, ?)",
             [(self._engine, *key, counters[key]) for key in grown],
+        )
+
+    def _ended(self, moment: Kept) -> list[tuple[str, str]]:
+        """Return the counters that have been on no page for a while: nobody will see them again."""
+        now_ns = moment.counted_to_ns
+        if not now_ns:
+            return []
+        gone = self._counted.keys() - moment.counters.keys()
+        self._ended_ns = {key: self._ended_ns.get(key, now_ns) for key in gone}
+        return [key for key, ns in self._ended_ns.items() if now_ns - ns > FORGET_NS]
+
+    def _forget(self, connection: Connection, ended: list[tuple[str, str]]) -> None:
+        connection.executemany(
+            "DELETE FROM counted WHERE engine = ? AND tenant = ? AND counter = ?",
+            [(self._engine, *key) for key in ended],
         )
 
     def _failed(self, error: StateError) -> bool:
@@ -146,4 +179,5 @@ class Keeper:
         aside = path.with_name(DAMAGED_PATTERN.replace("*", str(int(self._wall_time_s()))))
         with suppress(OSError):
             path.rename(aside)
+            self.kept_ns = 0  # the next one has nothing yet
             logger.error("%s is damaged and lies at %s now", path, aside)

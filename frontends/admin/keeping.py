@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from frontends.admin.keeper import Keeper, Kept
-from frontends.admin.usage import counters_of
+from frontends.admin.usage import counted_to_ns, counters_of
 from frontends.boards import Boards
 from ipc.directory import DirectorySnapshot
 from ipc.doorbell import Doorbell
@@ -38,6 +38,11 @@ class Keeping:
         """How often writing has failed since it succeeded last."""
         return self._keeper.failures
 
+    @property
+    def kept_ns(self) -> int:
+        """Up to which pages the counters are on disk."""
+        return self._keeper.kept_ns
+
     def start(self, bell: Doorbell) -> None:
         """Keep the present state, and from now on what the bell is rung for."""
 
@@ -63,4 +68,5 @@ class Keeping:
         self._keeper.close(self._present())
 
     def _present(self) -> Kept:
-        return Kept(self._read_directory(), counters_of(self._read_boards()))
+        directory, boards = self._read_directory(), self._read_boards()
+        return Kept(directory, counters_of(boards), counted_to_ns(boards))

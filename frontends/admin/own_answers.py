@@ -54,8 +54,8 @@ class OwnAnswers:
         """Return what was used; raises ArgumentError or StateError."""
         since, tenant = args.get("since"), args.get("tenant")
         since_s = first_hour(None if since is None else str(since), self.wall_time_s())
+        boards = self.read_boards()  # before the database: that has what is on no page any more
         used, counted = await self._read_usage(since_s)
-        boards = self.read_boards()  # after the database: what it has is on the board too
         grown = growth(counters_of(boards), counted)
         return {
             **report((used, grown), None if tenant is None else str(tenant)),

@@ -188,7 +188,14 @@ class Worker:
         page["refused"] = self._trail.num_refused
         page["dropped_frames"] = self._ports.dropped_frames
         page["keep_failures"] = 0 if self._keeping is None else self._keeping.failures
+        page["kept_ns"] = self._kept_ns(now_ns)
         self._board.publish(now_ns)
+
+    def _kept_ns(self, now_ns: int) -> int:
+        """Return up to which pages the counters are kept: where nobody keeps them, all are."""
+        if self._keeping is not None:
+            return self._keeping.kept_ns
+        return 0 if self._config.admin.keep_state else now_ns
 
     def _keeping_in(self, state: Path) -> Keeping | None:
         """Return what keeps usage and changes: in worker 0, unless that is switched off."""

@@ -21,6 +21,7 @@ from frontends.engine_client import EngineClient
 from frontends.http.lifecycle import Lifecycle
 from frontends.http.limits import ByteBudget, ConnectionLimits
 from frontends.http.protocol import LimitedProtocol
+from frontends.http.row_offers import RowOffers
 from frontends.http.telemetry import Telemetry
 from ipc.board import BoardWriter
 from ipc.heartbeat import HeartbeatState
@@ -50,6 +51,7 @@ class HttpServer:
         limits: ConnectionLimits,
         timing: Timing,
         telemetry: Telemetry,
+        offers: RowOffers,
         board: BoardWriter,
         stamp: Stamp,
         lifecycle: Lifecycle,
@@ -63,6 +65,7 @@ class HttpServer:
         self._limits = limits
         self._timing = timing
         self._telemetry = telemetry
+        self._offers = offers
         self._board = board
         self._stamp = stamp
         self._lifecycle = lifecycle
@@ -151,6 +154,7 @@ class HttpServer:
         page["num_connections"] = len(connections)
         page["backlog_events"] = statistics.num_unread_events
         page["backlog_bytes"] = sum(c.transport.get_write_buffer_size() for c in connections)
+        self._offers.look(now_ns)
         self._telemetry.fill(page, statistics.dropped_frames)
         self._board.publish(now_ns)
 

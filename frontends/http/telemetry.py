@@ -6,6 +6,7 @@ plain integers, because it happens for every token; `fill` copies them.
 """
 
 import threading
+from collections.abc import Container
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from core.errors import RejectionReason
 from core.histogram import Histogram
 from core.messages.http import Chunk
 from core.tenancy.classes import NUM_CLASSES, TrafficClass
-from core.tenancy.rows import TenantRows
+from core.tenancy.rows import OTHER, TenantRows
 from ipc.pages import (
     CHOICE_BUCKETS,
     ITL_BUCKETS_S,
@@ -50,6 +51,11 @@ class ClientTimes:
         for name, histogram in self._fields:
             histogram.fill_total(page[name])
 
+    def clear(self, row: int) -> None:
+        """Forget what was counted in one row."""
+        for _, histogram in self._fields:
+            histogram.clear(row)
+
     def resume(self, rows: npt.NDArray[np.void]) -> None:
         """Go on from `rows`, which `fill` has written."""
         for name, histogram in self._fields:
@@ -73,6 +79,8 @@ class Telemetry:
         self.by_class = ClientTimes(NUM_CLASSES)
         self.by_tenant = ClientTimes(MAX_PAGE_TENANTS)
         self.tenants = TenantRows(MAX_PAGE_TENANTS)
+        self.tenants.on_reuse.append(self._forget_tenant)
+        self.num_answers = np.zeros(MAX_PAGE_TENANTS, np.int64)  # under way, by tenant
         self._tenant_requests = np.zeros(MAX_PAGE_TENANTS, np.uint64)
         self._tenant_rejections = np.zeros((MAX_PAGE_TENANTS, MAX_REJECTION_REASONS), np.uint64)
         self._dropped_before = 0
@@ -90,6 +98,12 @@ class Telemetry:
         self.rejections[reason] += 1
         self._tenant_rejections[self.tenants.row(tenant), reason] += np.uint64(1)
 
+    def former_tenants(self, listed: Container[str]) -> list[int]:
+        """Return the rows of tenants that are not `listed` and wait for no answer."""
+        names = self.tenants.names
+        idle = np.flatnonzero(self.num_answers[: len(names)] == 0).tolist()
+        return [row for row in idle if row != OTHER and names[row] not in listed]
+
     def lose_spans(self, num_spans: int) -> None:
         """Count spans of traces that nobody will see; from any thread."""
         with self._losing:
@@ -103,7 +117,8 @@ class Telemetry:
         self.choices.resume(page["choices"])
         self.by_class.resume(page["classes"])
         rows = page["tenants"][: int(page["num_tenants"])]
-        self.tenants.know(name.decode() for name in rows["name"].tolist())
+        names = (name.decode() for name in rows["name"].tolist())
+        self.tenants.resume(names, rows["tenure"].tolist())
         self.by_tenant.resume(rows)
         self._tenant_requests[: len(rows)] = rows["requests"]
         self._tenant_rejections[: len(rows)] = rows["rejections"]
@@ -121,13 +136,21 @@ class Telemetry:
         rows = page["tenants"][: len(names)]
         page["num_tenants"] = len(names)
         rows["name"] = [name.encode() for name in names]
+        rows["tenure"] = self.tenants.tenures
         rows["requests"] = self._tenant_requests[: len(names)]
         rows["rejections"] = self._tenant_rejections[: len(names)]
         self.by_tenant.fill(rows)
 
+    def _forget_tenant(self, row: int) -> None:
+        """Begin at 0 for the tenant that gets this row; the totals keep what was counted."""
+        self._tenant_requests[row] = 0
+        self._tenant_rejections[row] = 0
+        self.by_tenant.clear(row)
+
 
 class StreamTimer:
     """The times of one operation: first output, gaps between outputs of a choice, and the end.
+    Its tenant keeps its row until it is closed.
 
     `traffic_class` is the one that serves it, once that is known; `first_ns` and `ended_ns` are 0
     until then.
@@ -148,6 +171,7 @@ class StreamTimer:
         self.ended_ns = 0
         self._tenant_row = telemetry.tenants.row(tenant)
         self._last_ns: dict[int, int] = {}
+        telemetry.num_answers[self._tenant_row] += 1
 
     def output(self, chunk: Chunk, now_ns: int) -> None:
         """Note that a chunk was handed to the client at `now_ns`."""
@@ -171,3 +195,7 @@ class StreamTimer:
         e2e_ns = now_ns - self.accepted_ns
         self._telemetry.by_class.e2e.observe_ns(e2e_ns, self.traffic_class)
         self._telemetry.by_tenant.e2e.observe_ns(e2e_ns, self._tenant_row)
+
+    def close(self) -> None:
+        """Note that nothing more comes; called once."""
+        self._telemetry.num_answers[self._tenant_row] -= 1

@@ -22,6 +22,7 @@ from frontends.http.meta import Meta, installed_version
 from frontends.http.openapi import openapi_document
 from frontends.http.origin import LOOPBACK_NAMES, HostList
 from frontends.http.routes import make_router
+from frontends.http.row_offers import RowOffers
 from frontends.http.server import HttpServer, Stamp, Timing
 from frontends.http.telemetry import Telemetry
 from frontends.metrics.vllm import facts_of
@@ -78,6 +79,7 @@ def build(outside: Outside, lifecycle: Lifecycle) -> HttpServer:
             drain_timeout_s=config.supervision.stop_timeout_ms / 2 / MS_PER_S,
         ),
         telemetry=telemetry,
+        offers=RowOffers(telemetry, outside.read_directory, outside.read_boards),
         board=outside.board,
         stamp=outside.stamp,
         lifecycle=lifecycle,

@@ -22,8 +22,8 @@ shared memory alone, so a scrape also works while the scheduler or an executor i
 [runbook.md](runbook.md) says what to do.
 
 * No label ever holds a request id or text of a client. Tenants are those that were authenticated;
-  beyond 255 of them the rest is `_other`. A removed tenant keeps its name among these until the
-  engine ends, because counters never fall.
+  while 255 others have used something, the rest is `_other`. The series of a removed tenant end
+  when another one needs its row, once its usage is on disk ([tenants.md](tenants.md)).
 * Counters never fall while the engine runs: a process that is started again goes on where its
   predecessor's page stopped. A process that was stopped has shown everything before; one that was
   killed loses what it counted in its last 50 ms (http: 200 ms). Only those of admin workers start

@@ -71,7 +71,9 @@ TENANT = (
         gauge("headrace_tenant_paused", "1 while an operator has paused it.", "tenant"), "paused"
     ),
     Shown(
-        gauge("headrace_tenant_removed", "1 = it was removed; what it used stays.", "tenant"),
+        gauge(
+            "headrace_tenant_removed", "1 = it was removed; its series may end any time.", "tenant"
+        ),
         "removed",
     ),
     Shown(gauge("headrace_tenant_weight", "Its weight within a class.", "tenant"), "weight"),
@@ -116,7 +118,8 @@ TENANT_REJECTIONS = counter(
     "reason",
 )
 NAMES_LEFT = gauge(
-    "headrace_tenant_names_left", "Further names of tenants that can be told apart until it ends."
+    "headrace_tenant_names_left",
+    "Further tenants that would be told apart if they asked for something now.",
 )
 CLASS = (
     Shown(gauge("headrace_class_requests_waiting", "Waiting.", "class"), "num_waiting"),
@@ -233,8 +236,9 @@ def add_classes(out: Exposition, boards: Boards) -> None:
 
 
 def names_left(scheduler: np.void) -> int:
-    """Return how many further tenants get a row of their own, by the scheduler's page."""
-    return MAX_PAGE_TENANTS - max(1, int(scheduler["num_tenants"]))
+    """Return how many further tenants would get a row of their own, by the scheduler's page."""
+    is_there = int(scheduler["num_tenants"])
+    return int(scheduler["tenant_names_left"]) if is_there else MAX_PAGE_TENANTS - 1
 
 
 def tenant_labels(rows: np.ndarray) -> Sequence[Labels]:

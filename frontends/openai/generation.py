@@ -95,6 +95,7 @@ class Generator:
         finally:
             parent, state = exchange.header(b"traceparent"), exchange.header(b"tracestate")
             self.tracer.passed(passage, self.clock.now_ns(), parent, state)
+            timer.close()
 
     async def _answer(self, exchange: Exchange, passage: Passage, renderer: Renderer) -> None:
         """Have the operation run and answer with what it brings; raises ApiError."""

@@ -17,15 +17,15 @@ COMMAND = Command(
         ResultField(
             "tenants",
             "list of records",
-            "per tenant: paused, removed (listed until the engine ends, for what it used), weight, "
-            "share due and used (of the last 10 s), waiting, running, KV blocks held and quota, "
+            "per tenant: paused, removed (listed for what it used, until another needs its row), "
+            "weight, share due and used (of the last 10 s), waiting, running, KV blocks held and quota, "
             "budget tokens left, preempted, rejected by reason",
         ),
         ResultField(
             "names_left",
             "integer",
-            "further names that are told apart until the engine ends; those after them share "
-            "`_other`",
+            "further tenants that would be told apart if they asked for something now; those after "
+            "them share `_other`",
         ),
         ResultField("stale", "boolean", "true if the scheduler's page is older than the limit"),
         ResultField("as_of_age_s", "number", "age of the scheduler's page, seconds"),

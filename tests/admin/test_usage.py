@@ -1,5 +1,7 @@
 """What tenants have used: exact at any moment, over restarts of everything."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,32 +9,75 @@ from hypothesis import strategies as st
 from core.errors import RejectionReason
 from frontends.admin.usage import (
     HOUR_S,
+    by_tenant,
+    counted_to_ns,
     counters_of,
     first_hour,
     growth,
     report,
 )
+from frontends.boards import Boards
 from ipc.control.declaration import ArgumentError
-from tests.support.control_plane.boards import healthy, page, refusal_fields, scheduler_fields
+from tests.support.control_plane.boards import (
+    NOW_NS,
+    healthy,
+    page,
+    refusal_fields,
+    scheduler_fields,
+)
 
 KEYS = st.tuples(st.sampled_from(["acme", "zeta"]), st.sampled_from(["requests", "tokens"]))
 NOW_S = 1_764_500_000.0  # 2025-11-30 10:53:20 UTC
 
 
 def test_the_counters_are_those_of_scheduler_and_http() -> None:
-    """Tokens of each tenant, its clients' requests, refusals by reason; nothing that is 0."""
+    """Tokens of each tenant, its clients' requests, refusals by reason, each with the process and
+    the tenure that counts it; nothing that is 0.
+    """
     tenants = [
-        {"name": b"acme", "generated_tokens": 70},
+        {"name": b"acme", "tenure": 3, "generated_tokens": 70},
         {"name": b"zeta"},
     ]
     fields = scheduler_fields(num_tenants=2, tenants=tenants)
     told = page("http.0", refusal_fields(b"acme", RejectionReason.TENANT_RATE, 4, requests=5))
     boards = healthy({"scheduler": page("scheduler", fields), "http.0": told})
     assert counters_of(boards) == {
+        ("acme", "requests@http.0/0"): 5,
+        ("acme", "generated_tokens@scheduler/3"): 70,
+        ("acme", "rejected.tenant_rate@http.0/0"): 4,
+    }
+    assert by_tenant(counters_of(boards)) == {
         ("acme", "requests"): 5,
         ("acme", "generated_tokens"): 70,
         ("acme", "rejected.tenant_rate"): 4,
     }
+
+
+def test_a_tenant_that_has_its_second_row_is_counted_from_0_again() -> None:
+    """And together with what it has in another process, where it kept its first."""
+
+    def boards(tenure: int, requests: int) -> Boards:
+        rows = [{"name": b"acme", "tenure": tenure, "requests": requests}]
+        pages = {
+            "http.0": page("http.0", {"num_tenants": 1, "tenants": rows}),
+            "http.1": page("http.1", refusal_fields(b"acme", RejectionReason.TENANT_RATE, 0, 5)),
+        }
+        return healthy(pages)
+
+    first, second = counters_of(boards(1, 10)), counters_of(boards(2, 3))
+    assert by_tenant(growth(first, {})) == {("acme", "requests"): 15}
+    assert by_tenant(growth(second, first)) == {("acme", "requests"): 3}
+
+
+def test_counters_are_whole_up_to_the_oldest_page() -> None:
+    """Of those that are summed; as long as one of them cannot be read they are not whole at all."""
+    boards = healthy()
+    old = replace(boards.pages["http.0"], written_ns=NOW_NS - 7)
+    pages = dict(boards.pages)
+    assert counted_to_ns(healthy({"http.0": old})) == NOW_NS - 7
+    del pages["http.0"]
+    assert counted_to_ns(replace(boards, pages=pages)) == 0
+    assert counted_to_ns(Boards(NOW_NS)) == 0
 
 
 @given(steps=st.lists(st.dictionaries(KEYS, st.integers(0, 5)), max_size=20))

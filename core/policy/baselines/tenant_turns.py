@@ -59,6 +59,10 @@ class TenantTurnsPolicy(UrgencyPolicy):
         """Forget a waiting `request`."""
         self._waiting.remove(request)
 
+    def forget_tenant(self, index: int) -> None:
+        """Let the next tenant of this index have been given as little as anybody."""
+        self._charges[index] = min(self._charges.values(), default=0)
+
     def budget(self, step: Step) -> Budget:
         """Return all that the step has left."""
         return TenantBudget(step, self._charges)

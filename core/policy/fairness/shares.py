@@ -8,6 +8,8 @@ computed again and what is refunded because the request failed or was shed.
 
     charges of all steps = Σ accounts of the flows + account of the system, exactly
 
+with what flows were charged whose index has passed to another tenant.
+
 While nobody of a class waits, its tenants are level: who then has more takes it from nobody. What
 was begun by then does not count against them afterwards either (`spare_service`).
 """
@@ -44,6 +46,7 @@ class Shares:
         self.charged = np.zeros(0, np.int64)  # by flow
         self.system_charged = 0
         self.total_charged = 0
+        self._forgotten_charged = 0  # to flows whose index is another tenant's now
         self.ledger = Ledger()
         self._flows = flows
         self._tuning = settings.tuning
@@ -76,6 +79,20 @@ class Shares:
         missing = len(names) * NUM_CLASSES - len(self.charged)
         self.charged = np.concatenate([self.charged, np.zeros(missing, np.int64)])
         self._each_tenant = np.ones(len(names), np.int64)  # times a table: the sums of its columns
+
+    def forget_tenant(self, index: int) -> None:
+        """Let the next tenant of this index begin without an account, neither ahead nor behind."""
+        flows = range(index * NUM_CLASSES, (index + 1) * NUM_CLASSES)
+        if flows.start >= len(self.charged):
+            return
+        charged = self.charged[flows.start : flows.stop]
+        self._forgotten_charged += int(charged.sum())
+        charged[:] = 0
+        self._tenants.level_child(index)
+        for flow in flows:
+            self._rests.end(flow)
+        for replica, under_way in self._under_way.items():
+            self._under_way[replica] = [flow for flow in under_way if flow not in flows]
 
     def wake(self, flow: int) -> None:
         """A flow is about to have a waiting request and has none."""
@@ -260,7 +277,8 @@ class Shares:
 
     def check_integrity(self) -> None:
         """Assert that no charge was lost and everything that runs has an account."""
-        assert int(self.charged.sum()) + self.system_charged == self.total_charged
+        charged = int(self.charged.sum()) + self._forgotten_charged
+        assert charged + self.system_charged == self.total_charged
         self.ledger.check_integrity(int(self._flows.num_running.sum()))
 
     def _set_windows(self) -> None:

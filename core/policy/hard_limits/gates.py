@@ -110,6 +110,14 @@ class Gates:
         self._admitted.discard(request)
         self._budgets.settle(request)
 
+    def forget_tenant(self, index: int) -> None:
+        """Let the next tenant of this index have nothing to pay for what this one was given."""
+        if index < len(self._names):
+            assert not self._num_waiting[index], index
+            self._names[index] = ""
+            self._given_tokens[index] = 0
+            self._lay_out()
+
     def open(self, decodes: DecodeBatch, load: ReplicaLoad, now_ns: int) -> Reasons:
         """Return what keeps each flow from starting anything in a step, `Blocked` as int8[flows].
 

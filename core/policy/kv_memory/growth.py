@@ -77,6 +77,11 @@ class Growth:
         if request.status in _WHOLE_OUTPUTS:
             self._history.note(request.flow, request.num_output_tokens)
 
+    def forget_tenant(self, index: int) -> None:
+        """Let the next tenant of this index have no history."""
+        for traffic_class in TrafficClass:
+            self._history.forget(index * NUM_CLASSES + traffic_class)
+
     def holdings(self, load: ReplicaLoad) -> Holdings:
         """Return what runs on a replica whose rows are known."""
         holdings = self._holdings.get(load.replica)

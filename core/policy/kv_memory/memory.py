@@ -95,6 +95,10 @@ class Memory:
         """Learn how long outputs are."""
         self._growth.ended(request)
 
+    def forget_tenant(self, index: int) -> None:
+        """Let the next tenant of this index have no history."""
+        self._growth.forget_tenant(index)
+
     def open(self, step: Step) -> None:
         """Begin a step: nobody has a claim; droppable work gives way before others must wait."""
         self._now_ns = step.now_ns

@@ -54,6 +54,13 @@ class OutputHistory:
             self._totals[flow] *= 0.5
         self._tabulate(flow)
 
+    def forget(self, flow: int) -> None:
+        """Let there be no history of `flow`: it is another tenant's now."""
+        if flow < len(self._is_known):
+            self._counts[flow] = 0
+            self._totals[flow] = 0.0
+            self._is_known[flow] = False
+
     def tabulate(self) -> None:
         """Read all quantiles anew: those that count have changed."""
         for flow in np.flatnonzero(self._is_known).tolist():

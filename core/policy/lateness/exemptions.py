@@ -40,6 +40,10 @@ class Exemptions:
         used = self._used(request.tenant_index, now_ns) + request.num_tokens
         self._used_tokens[request.tenant_index] = (used, now_ns)
 
+    def forget_tenant(self, index: int) -> None:
+        """Let the next tenant of this index have used nothing."""
+        self._used_tokens.pop(index, None)
+
     def filled(self, replica: int, short_of: Blocked) -> None:
         """Take in what a step was short of."""
         self._short_of[replica] = short_of

@@ -59,7 +59,7 @@ class Protection:
         self._of_class = [Demand() for _ in TrafficClass]
         self._flow_tokens: dict[int, int] = {}
         self._weights: list[float] = []  # of tenants; known until one comes or limits change
-        self._weights_of: tuple[Limits, int, int] | None = None
+        self._weights_of: tuple[Limits, int] | None = None
         self._seen_ns = [UNKNOWN_NS] * NUM_CLASSES  # the last promise seen of each class
         self._company_ns = [0] * NUM_CLASSES  # for which each may wait for company
         self._by_deadline = PlaceQueue(_deadline)  # the protected
@@ -119,8 +119,8 @@ class Protection:
     def tenant_weights(self) -> list[float]:
         """Return the weights of all tenants seen, by index."""
         names, limits = self._flows.tenant_names, self._shares.limits
-        known, version = self._weights_of, (limits, len(names), names.count(""))
-        if known is None or known[0] is not limits or known[1:] != version[1:]:
+        known, version = self._weights_of, (limits, self._flows.num_tenants_seen)
+        if known is None or known[0] is not limits or known[1] != version[1]:
             self._weights = [limits.tenant(name).weight for name in names]
             self._weights_of = version
         return self._weights

@@ -123,6 +123,10 @@ class FairTable:
         least = int(self.floor[group]) - kept
         self.virtual[child, group] = max(int(self.virtual[child, group]), least)
 
+    def level_child(self, child: int) -> None:
+        """Let a child be neither ahead nor behind in any group: it is another one now."""
+        self.virtual[child] = self.floor
+
     def charge(self, child: int, group: int, amount: int) -> None:
         """Charge `amount` to `child`; a negative one is a refund."""
         floor = int(self.floor[group])

@@ -48,6 +48,7 @@ class Flows:
         self._refused_ns = np.zeros(0, np.int64)  # the last time, 0 = never
         self._last_refused_ns = 0  # of all flows
         self.tenant_names: list[str] = []  # by tenant index; "" = it has not appeared
+        self.num_tenants_seen = 0  # another number, other names
         self.adapter_window = 0  # units by which an adapter may be ahead within a flow
         self._queues: list[AdapterQueues] = []
         self._heads: list[Request | None] = []  # as they were when their queues last changed
@@ -64,6 +65,7 @@ class Flows:
         missing = max(0, index + 1 - len(names))
         names += [""] * missing
         names[index] = request.tenant
+        self.num_tenants_seen += 1
         count = missing * NUM_CLASSES
         self._queues += [AdapterQueues(place) for _ in range(count)]
         self._heads += [None] * count
@@ -73,6 +75,17 @@ class Flows:
         self.num_protected = np.concatenate([self.num_protected, np.zeros(count, np.int64)])
         self._refused_ns = np.concatenate([self._refused_ns, np.zeros(count, np.int64)])
         return True
+
+    def forget_tenant(self, index: int) -> None:
+        """Let it be as if a tenant of which nothing waits or runs had never appeared."""
+        if index >= len(self.tenant_names):
+            return
+        self.tenant_names[index] = ""
+        flows = slice(index * NUM_CLASSES, (index + 1) * NUM_CLASSES)
+        assert not self.num_waiting[flows].any(), index
+        assert not self.num_running[flows].any(), index
+        self._queues[flows] = [AdapterQueues(place) for _ in range(NUM_CLASSES)]
+        self._refused_ns[flows] = 0
 
     def add(self, request: Request) -> None:
         """Let `request` wait; its flow is known."""

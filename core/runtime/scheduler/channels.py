@@ -12,14 +12,14 @@ import zmq
 from core.config.headrace import HeadraceConfig
 from core.messages.scheduler import ToScheduler
 from core.peers import BoardPeers, PeerTable
-from core.runtime.wiring import SUPERVISOR, plan_doorbells
+from core.runtime.wiring import KEEPER, SUPERVISOR, plan_doorbells
 from ipc.board import BoardReader, BoardWriter
 from ipc.channel import FrameReceiver, FrameSender, FrameStatistics, MessagePort
 from ipc.child import Child
 from ipc.codec import Codec
 from ipc.directory import DirectoryWatch
 from ipc.messages import ControlReply
-from ipc.pages import EXECUTOR_PAGE, SCHEDULER_PAGE, SUPERVISOR_PAGE
+from ipc.pages import ADMIN_PAGE, EXECUTOR_PAGE, SCHEDULER_PAGE, SUPERVISOR_PAGE
 from ipc.ports import RouterPort
 from ipc.ring import RingReader, RingWriter
 from ipc.segment import Segment
@@ -37,6 +37,11 @@ class SchedulerChannels:
     peers: PeerTable
     executor_pages: Sequence[BoardReader]
     directory: DirectoryWatch = field(default_factory=DirectoryWatch)
+    keeper_page: BoardReader | None = None
+
+    def kept_ns(self) -> int:
+        """Return up to which pages whoever sums the counters has them."""
+        return 0 if self.keeper_page is None else int(self.keeper_page.read().page["kept_ns"])
 
     def rings(self) -> Iterator[tuple[str, FrameStatistics]]:
         """Yield the statistics of every ring, by the name of its segment."""
@@ -99,5 +104,6 @@ def attach_scheduler(
             for r in replicas
         ],
         directory=child.directory(),
+        keeper_page=BoardReader(Segment.open(directory.board(KEEPER), readonly=True), ADMIN_PAGE),
     )
     return channels, [inbox.socket, *bells]

@@ -45,6 +45,7 @@ MAX_ENDED = 16_384  # operations that have ended whose name is still known
 LOOK_NS = 1 * NS_PER_MS  # how old the view of the peers may be when a round begins
 PUBLISH_NS = 50 * NS_PER_MS  # while something happens
 PUBLISH_IDLE_NS = 500 * NS_PER_MS
+OFFER_NS = 1000 * NS_PER_MS  # between two looks for tenants whose rows others may have
 RETRY_NS = 1 * NS_PER_MS  # while a ring is full: nothing wakes us when it has room
 
 FINISHED = int(OutputKind.FINISHED)  # numpy compares with an enumeration 15 times as slowly
@@ -67,6 +68,7 @@ class SchedulerLoop:
         self._ended: dict[int, str] = {}  # the last operations that have, which events may name
         self._looked_ns = -LOOK_NS
         self._published_ns = -PUBLISH_IDLE_NS
+        self._offered_ns = -OFFER_NS
         self._is_page_old = True
         self._retry_ns = 0
         self._result_ns = 0  # what taking in the last result cost; counted with the next plan
@@ -260,6 +262,9 @@ class SchedulerLoop:
     def show(self, channels: SchedulerChannels, now_ns: int) -> None:
         """Publish the page; at the end too, for what was counted last."""
         self._published_ns, self._is_page_old = now_ns, False
+        if now_ns - self._offered_ns >= OFFER_NS:
+            self._offered_ns = now_ns
+            self.core.offer_tenant_rows(channels.kept_ns(), now_ns)
         self._show(channels, now_ns)
 
     def _show(self, channels: SchedulerChannels, now_ns: int) -> None:

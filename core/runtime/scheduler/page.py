@@ -108,8 +108,9 @@ def _resume_classes(rows: Page, metering: Metering) -> None:
 
 
 def _resume_tenants(rows: Page, metering: Metering) -> None:
-    """Give the tenants the places they had; the first row is OTHER, which has its place."""
-    metering.know_tenants(name.decode() for name in rows["name"][1:].tolist())
+    """Give the tenants the places they had."""
+    names = (name.decode() for name in rows["name"].tolist())
+    metering.tenant_rows.resume(names, rows["tenure"].tolist())
     tenants = metering.tenants
     for name in TENANT_COUNTERS:
         getattr(tenants, name)[: len(rows)] = rows[name]
@@ -214,7 +215,9 @@ def _fill_tenants(page: Page, metering: Metering) -> None:
     count = len(names)
     rows = page["tenants"][:count]
     page["num_tenants"] = count
+    page["tenant_names_left"] = metering.tenant_rows.num_left
     rows["name"] = [name.encode() for name in names]
+    rows["tenure"] = metering.tenant_rows.tenures
     for name in TENANT_GAUGES + TENANT_COUNTERS:
         rows[name] = getattr(tenants, name)[:count]
     rows["rejections"][:, : tenants.rejections.shape[1]] = tenants.rejections[:count]
@@ -235,6 +238,7 @@ def _fill_standings(page: Page, core: EngineCore, now_ns: int, before: Page) -> 
     rows = page["tenants"][: len(tenants.weight)]
     for name in STANDING_FIELDS:
         rows[name] = getattr(tenants, name)
-    rows["service"] += before["tenants"]["service"][: len(rows)]
+    past = before["tenants"][: len(rows)]
+    rows["service"] += np.where(past["tenure"] == rows["tenure"], past["service"], 0)
     oldest_ns = tenants.oldest_arrival_ns
     rows["oldest_wait_ns"] = np.where(oldest_ns, now_ns - oldest_ns, 0)
