@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -36,6 +37,8 @@ class BoardSource:
         """Read the engine in `directory`; `slots` has the heartbeat slot of each child id."""
         self._directory = directory
         self._slots = dict(slots)
+        children = (c for c in sorted({"supervisor", *slots}) if kind_of(c) in LAYOUTS)
+        self._paths = {child: str(directory.board(child)) for child in children}
         self._clock = clock
         self._mapped: dict[str, MappedPage] = {}
         self._heartbeats: Heartbeats | None = None
@@ -43,27 +46,26 @@ class BoardSource:
     def read(self) -> Boards:
         """Return everything as it is now."""
         pages: dict[str, Page] = {}
-        for child in sorted({"supervisor", *self._slots}):
-            page = self._read_page(child) if kind_of(child) in LAYOUTS else None
+        for child, path in self._paths.items():
+            page = self._read_page(child, path)
             if page is not None:
                 pages[child] = page
         heartbeats = self._read_heartbeats()
         return Boards(self._clock.now_ns(), pages, heartbeats)
 
-    def _read_page(self, child: str) -> Page | None:
+    def _read_page(self, child: str, path: str) -> Page | None:
         with suppress(OSError, SegmentError):
-            snapshot = self._reader(child).read()
+            snapshot = self._reader(child, path).read()
             if snapshot.stamp_ns:
                 record: np.void = snapshot.page.reshape(1)[0]
                 return Page(snapshot.epoch, snapshot.stamp_ns, record)
         return None
 
-    def _reader(self, child: str) -> BoardReader:
-        path = self._directory.board(child)
+    def _reader(self, child: str, path: str) -> BoardReader:
         inode = os.stat(path).st_ino
         mapped = self._mapped.get(child)
         if mapped is None or mapped.inode != inode:
-            segment = Segment.open(path, readonly=True)
+            segment = Segment.open(Path(path), readonly=True)
             mapped = MappedPage(inode, BoardReader(segment, LAYOUTS[kind_of(child)]))
             self._mapped[child] = mapped
         return mapped.reader

@@ -22,7 +22,7 @@ import numpy as np
 from core.clock import NS_PER_MS, NS_PER_S
 from core.config.processes import SupervisionConfig
 from core.supervision.states import ProcessState
-from frontends.boards import Boards, kind_of, text_of
+from frontends.boards import Boards, kind_of, text_of, values_of
 from ipc.heartbeat import Heartbeat, HeartbeatState
 
 SERVING_KINDS = ("scheduler", "tokenizer", "http")
@@ -215,6 +215,6 @@ def children_of(boards: Boards) -> list[ChildRow]:
     supervisor = boards.record("supervisor")
     rows = supervisor["children"][: int(supervisor["num_children"])]
     return [
-        ChildRow(text_of(row["name"]), int(row["state"]), int(row["epoch"]), text_of(row["fault"]))
-        for row in rows
+        ChildRow(text_of(row["name"]), row["state"], row["epoch"], text_of(row["fault"]))
+        for row in values_of(rows, ("name", "state", "epoch", "fault"))
     ]

@@ -98,6 +98,9 @@ class Peer:
 
     async def _take_turn(self, timeout_s: float) -> None:
         """Wait until few enough calls are under way; raises BusyError."""
+        if not self._turns.locked():
+            await self._turns.acquire()  # at once: nothing else runs in between
+            return
         if self._num_waiting >= MAX_WAITING_CALLS:
             raise BusyError(f"has {MAX_WAITING_CALLS} commands waiting")
         self._num_waiting += 1

@@ -5,6 +5,7 @@ Owns: the shape of these answers, as declared in `ipc.control`. Never knows: soc
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from core.config.processes import SupervisionConfig
 from core.errors import RejectionReason
 from core.supervision.states import ProcessState
 from core.tenancy.classes import CLASS_NAMES
-from frontends.boards import Boards, text_of
+from frontends.boards import Boards, text_of, values_of
 from frontends.health import assess, last_step_age_s, oldest_wait_s
 from frontends.metrics.engine import leftovers_of
 from frontends.metrics.replicas import block_counts, replicas_of
@@ -27,7 +28,19 @@ STALE_S = 1.0
 RESERVES = ("reserved_blocks", "reserved_seqs", "reserved_step_tokens")
 DONE_FOR_MEMORY = ("recomputed_tokens", "swapped_out_tokens", "swapped_in_tokens")
 
+TENANT_COUNTS = (
+    "num_waiting", "num_running", "num_preempted", "held_blocks", "requests",
+    "prompt_tokens", "cached_tokens", "generated_tokens", "preemptions",
+)  # fmt: skip
+TENANT_STANDING = (
+    "name", "paused", "removed", "weight", "share_due", "share_used", "num_waiting",
+    "oldest_wait_ns", "num_running", "held_blocks", "kv_quota_blocks", "budget_tokens",
+    "preemptions",
+)  # fmt: skip
+STATE_NAMES = {int(state): state.name.lower() for state in ProcessState}
+
 Record = dict[str, object]
+Row = Mapping[str, Any]
 
 
 def status(boards: Boards, name: str, facts: EngineFacts, limits: SupervisionConfig) -> Record:
@@ -108,22 +121,22 @@ def replicas(boards: Boards) -> list[Record]:
 def processes(boards: Boards) -> list[Record]:
     """Return a record per process that the supervisor has."""
     supervisor = boards.record("supervisor")
-    return [
-        process(boards, row) for row in supervisor["children"][: int(supervisor["num_children"])]
-    ]
+    rows = supervisor["children"][: int(supervisor["num_children"])]
+    fields = ("name", "pid", "epoch", "state", "restarts", "fault")
+    return [process(boards, row) for row in values_of(rows, fields)]
 
 
-def process(boards: Boards, row: np.void) -> Record:
+def process(boards: Boards, row: Row) -> Record:
     """Return what the supervisor and its own heartbeat say of one process."""
     child = text_of(row["name"])
     beat = boards.heartbeats.get(child)
     return {
         "process": child,
-        "pid": int(row["pid"]),
-        "epoch": int(row["epoch"]),
-        "state": state_name(int(row["state"])),
+        "pid": row["pid"],
+        "epoch": row["epoch"],
+        "state": state_name(row["state"]),
         "activity": beat.state.name.lower() if beat is not None else None,
-        "restarts": int(row["restarts"]),
+        "restarts": row["restarts"],
         "fault": text_of(row["fault"]) or None,
         "heartbeat_age_s": rounded(boards.age_s(beat.stamp_ns)) if beat else None,
         "directory_version": (beat.directory_version or None) if beat else None,
@@ -132,25 +145,22 @@ def process(boards: Boards, row: np.void) -> Record:
 
 def state_name(value: int) -> str:
     """Return the name of a process state; a number this version does not know stays a number."""
-    return ProcessState(value).name.lower() if value in list(ProcessState) else str(value)
+    return STATE_NAMES.get(value, str(value))
 
 
 def tenants(boards: Boards) -> list[Record]:
     """Return a record per tenant."""
     page, told = boards.record("scheduler"), refusals(boards)
-    return [tenant(row, told) for row in page["tenants"][: int(page["num_tenants"])]]
+    rows = page["tenants"][: int(page["num_tenants"])]
+    return [tenant(row, told) for row in values_of(rows, ("name", *TENANT_COUNTS))]
 
 
-def tenant(row: np.void, told: Mapping[str, Mapping[str, int]]) -> Record:
+def tenant(row: Row, told: Mapping[str, Mapping[str, int]]) -> Record:
     """Return what the scheduler says of one tenant, and what its clients were told."""
-    counts = (
-        "num_waiting", "num_running", "num_preempted", "held_blocks", "requests",
-        "prompt_tokens", "cached_tokens", "generated_tokens", "preemptions",
-    )  # fmt: skip
     name = text_of(row["name"])
     return {
         "tenant": name,
-        **{field: int(row[field]) for field in counts},
+        **{field: row[field] for field in TENANT_COUNTS},
         "rejections": dict(told.get(name, {})),
     }
 
@@ -165,7 +175,7 @@ def tenancy(boards: Boards) -> Record:
             class_standing(name, row, service)
             for name, row in zip(CLASS_NAMES, page["classes"], strict=True)
         ],
-        "tenants": [tenant_standing(row, told) for row in rows],
+        "tenants": [tenant_standing(row, told) for row in values_of(rows, TENANT_STANDING)],
         "names_left": names_left(page),
         **freshness(boards),
     }
@@ -187,25 +197,24 @@ def class_standing(name: str, row: np.void, service: int) -> Record:
     }
 
 
-def tenant_standing(row: np.void, told: Mapping[str, Mapping[str, int]]) -> Record:
+def tenant_standing(row: Row, told: Mapping[str, Mapping[str, int]]) -> Record:
     """Return what a tenant has, and what it is due."""
-    known = tenant(row, told)
-    budget = int(row["budget_tokens"])
+    name, budget = text_of(row["name"]), row["budget_tokens"]
     return {
-        "tenant": known["tenant"],
+        "tenant": name,
         "paused": bool(row["paused"]),
         "removed": bool(row["removed"]),
-        "weight": float(row["weight"]),
-        "share_due": round(float(row["share_due"]), 4),
-        "share_used": round(float(row["share_used"]), 4),
-        "waiting": known["num_waiting"],
-        "oldest_wait_s": round(int(row["oldest_wait_ns"]) / NS_PER_S, 3),
-        "running": known["num_running"],
-        "kv_held": known["held_blocks"],
-        "kv_quota": int(row["kv_quota_blocks"]),
+        "weight": row["weight"],
+        "share_due": round(row["share_due"], 4),
+        "share_used": round(row["share_used"], 4),
+        "waiting": row["num_waiting"],
+        "oldest_wait_s": round(row["oldest_wait_ns"] / NS_PER_S, 3),
+        "running": row["num_running"],
+        "kv_held": row["held_blocks"],
+        "kv_quota": row["kv_quota_blocks"],
         "budget_left": None if budget == NO_BUDGET else budget,
-        "preempted": known["preemptions"],
-        "rejected": known["rejections"],
+        "preempted": row["preemptions"],
+        "rejected": dict(told.get(name, {})),
     }
 
 
