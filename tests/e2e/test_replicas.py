@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes.engine import Engine, Json, running_engine, wait_until
+from tests.support.processes.open_files import open_files
 from tests.support.processes.streams import join, start_streams, wait_for_tokens
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -85,8 +86,7 @@ LISTENING = "0A"  # in /proc/net/tcp
 
 def listening_ports(pid: int) -> set[int]:
     """Return the TCP ports on which a process listens."""
-    links = (link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir())
-    sockets = {name.removeprefix("socket:[").rstrip("]") for name in links}
+    sockets = {file.name.removeprefix("socket:[").rstrip("]") for file in open_files(pid)}
     rows = [
         line.split()
         for table in ("tcp", "tcp6")

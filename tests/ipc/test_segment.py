@@ -5,13 +5,13 @@ import os
 import stat
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from ipc.errors import SegmentError, SegmentSpaceError
 from ipc.segment import Segment, available_bytes
+from tests.support.processes.open_files import open_files
 
 CREATE_UNDER_A_LIMIT = """
 import resource, sys
@@ -126,13 +126,4 @@ def test_a_closed_segment_is_gone(tmp_path: Path) -> None:
     segment.close()
     with pytest.raises(SegmentError, match="closed"):
         _ = segment.buffer
-    assert not any(tmp_path in file.parents for file in open_files())
-
-
-def open_files() -> list[Path]:
-    """Return what the file descriptors of this process name; others may come and go meanwhile."""
-    found = []
-    for link in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):
-            found.append(link.readlink())
-    return found
+    assert not any(tmp_path in file.parents for file in open_files(os.getpid()))
