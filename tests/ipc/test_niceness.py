@@ -29,9 +29,10 @@ def look(*, is_leader: bool) -> list[bytes]:
 @pytest.mark.skipif(not AUTOGROUP.exists(), reason="this kernel has no autogroups")
 def test_a_process_and_the_session_that_it_leads_go_after_others() -> None:
     """Both are told the same number; the session of a shell is left alone."""
-    assert look(is_leader=True) == [b"True", b"7", b"7"]
+    later = str(min(os.nice(0) + 7, 19)).encode()  # we may stand back ourselves
+    assert look(is_leader=True) == [b"True", later, b"7"]
     is_told, own, session = look(is_leader=False)
-    assert (is_told, own) == (b"False", b"7")
+    assert (is_told, own) == (b"False", later)
     assert session == AUTOGROUP.read_bytes().split()[-1]
 
 
