@@ -4,14 +4,16 @@ Plain data between those who read shared memory and those who render it (metrics
 Never knows: where the pages lie or who asks.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from core.clock import NS_PER_S
+from core.supervision.states import ProcessState
 from ipc.heartbeat import Heartbeat
 from ipc.pages import (
     ADMIN_PAGE,
@@ -43,6 +45,28 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
+class ChildRow:
+    """A child as the supervisor sees it; `state` is a `ProcessState`, `fault` why it does not
+    serve.
+    """
+
+    id: str
+    pid: int
+    epoch: int
+    state: int
+    restarts: int
+    fault: str
+
+    @property
+    def is_given_up(self) -> bool:
+        """True if the supervisor does not start it any more."""
+        return self.state == ProcessState.GIVEN_UP
+
+
+CHILD_FIELDS = ("name", "pid", "epoch", "state", "restarts", "fault")
+
+
+@dataclass(frozen=True)
 class Boards:
     """All pages and heartbeats of one engine at `taken_ns` (CLOCK_MONOTONIC), by child id.
 
@@ -52,6 +76,16 @@ class Boards:
     taken_ns: int
     pages: Mapping[str, Page] = field(default_factory=dict)
     heartbeats: Mapping[str, Heartbeat] = field(default_factory=dict)
+
+    @cached_property
+    def children(self) -> tuple[ChildRow, ...]:
+        """What the supervisor's page says of each child."""
+        supervisor = self.record("supervisor")
+        rows = supervisor["children"][: int(supervisor["num_children"])]
+        return tuple(
+            ChildRow(text_of(name), pid, epoch, state, restarts, text_of(fault))
+            for name, pid, epoch, state, restarts, fault in values_of(rows, CHILD_FIELDS)
+        )
 
     def of_kind(self, kind: str) -> list[tuple[str, Page]]:
         """Return the pages of one kind of process (`http`, `executor`, …), ordered by child id."""
@@ -77,13 +111,11 @@ def kind_of(child: str) -> str:
     return child.partition(".")[0]
 
 
-def values_of(rows: npt.NDArray[np.void], names: Iterable[str]) -> list[dict[str, Any]]:
-    """Return these fields of each row as Python's own values. A column at a time takes a fraction
+def values_of(rows: npt.NDArray[np.void], fields: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Yield these fields of each row as Python's own values. A column at a time takes a fraction
     of the time that numpy's scalars do.
     """
-    fields = tuple(names)
-    columns = (rows[name].tolist() for name in fields)
-    return [dict(zip(fields, values, strict=True)) for values in zip(*columns, strict=True)]
+    return zip(*(rows[name].tolist() for name in fields), strict=True)
 
 
 def text_of(value: bytes) -> str:

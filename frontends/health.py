@@ -22,7 +22,7 @@ import numpy as np
 from core.clock import NS_PER_MS, NS_PER_S
 from core.config.processes import SupervisionConfig
 from core.supervision.states import ProcessState
-from frontends.boards import Boards, kind_of, text_of, values_of
+from frontends.boards import Boards, ChildRow, kind_of
 from ipc.heartbeat import Heartbeat, HeartbeatState
 
 SERVING_KINDS = ("scheduler", "tokenizer", "http")
@@ -42,23 +42,6 @@ class Verdict:
     def as_dict(self) -> dict[str, object]:
         """Return the verdict as JSON-like data."""
         return {"ok": self.ok, "reasons": list(self.reasons)}
-
-
-@dataclass(frozen=True, slots=True)
-class ChildRow:
-    """A child as the supervisor sees it; `state` is a `ProcessState`, `fault` why it does not
-    serve.
-    """
-
-    id: str
-    state: int
-    epoch: int
-    fault: str
-
-    @property
-    def is_given_up(self) -> bool:
-        """True if the supervisor does not start it any more."""
-        return self.state == ProcessState.GIVEN_UP
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +86,14 @@ def live_faults(boards: Boards, limits: SupervisionConfig) -> Iterator[str]:
     elif is_silent(boards, beat, limits):
         yield f"supervisor: silent for {boards.age_s(beat.stamp_ns):.1f} s"
     dispensed = dispensed_with(boards)
-    for child in children_of(boards):
+    for child in boards.children:
         if child.is_given_up and child not in dispensed:
             yield given_up_words(child)
 
 
 def dispensed_with(boards: Boards) -> list[ChildRow]:
     """Return the executors that were given up, as long as there is a replica without any."""
-    executors = [child for child in children_of(boards) if kind_of(child.id) == "executor"]
+    executors = [child for child in boards.children if kind_of(child.id) == "executor"]
     given_up = [child for child in executors if child.is_given_up]
     lost, replicas = ({child.id.split(".")[1] for child in each} for each in (given_up, executors))
     return given_up if lost != replicas else []
@@ -141,7 +124,7 @@ def kind_faults(boards: Boards, kind: str, limits: SupervisionConfig) -> Iterato
     """Yield a fault unless one process of `kind` serves and its loop stamps."""
     serving = [
         boards.heartbeats[child.id]
-        for child in children_of(boards)
+        for child in boards.children
         if kind_of(child.id) == kind and is_serving(boards, child)
     ]
     if not serving:
@@ -208,13 +191,3 @@ def is_serving(boards: Boards, child: ChildRow) -> bool:
         and beat.epoch == child.epoch
         and child.state in (ProcessState.STARTING, ProcessState.RUNNING)
     )
-
-
-def children_of(boards: Boards) -> list[ChildRow]:
-    """Return what the supervisor's page says of each child."""
-    supervisor = boards.record("supervisor")
-    rows = supervisor["children"][: int(supervisor["num_children"])]
-    return [
-        ChildRow(text_of(row["name"]), row["state"], row["epoch"], text_of(row["fault"]))
-        for row in values_of(rows, ("name", "state", "epoch", "fault"))
-    ]

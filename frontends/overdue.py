@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from core.clock import NS_PER_S
 from core.supervision.states import ProcessState
 from frontends.boards import Boards, kind_of
-from frontends.health import children_of
 from ipc.overdue import overdue_s
 
 
@@ -28,7 +27,7 @@ class Sign:
 
 def signs(boards: Boards) -> Iterator[Sign]:
     """Yield what is known of each process that runs."""
-    for child in children_of(boards):
+    for child in boards.children:
         beat = boards.heartbeats.get(child.id)
         if beat is None or child.state != ProcessState.RUNNING:
             continue

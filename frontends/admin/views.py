@@ -4,7 +4,7 @@ Owns: the shape of these answers, as declared in `ipc.control`. Never knows: soc
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from core.config.processes import SupervisionConfig
 from core.errors import RejectionReason
 from core.supervision.states import ProcessState
 from core.tenancy.classes import CLASS_NAMES
-from frontends.boards import Boards, text_of, values_of
+from frontends.boards import Boards, ChildRow, text_of, values_of
 from frontends.health import assess, last_step_age_s, oldest_wait_s
 from frontends.metrics.engine import leftovers_of
 from frontends.metrics.replicas import block_counts, replicas_of
@@ -40,7 +40,6 @@ TENANT_STANDING = (
 STATE_NAMES = {int(state): state.name.lower() for state in ProcessState}
 
 Record = dict[str, object]
-Row = Mapping[str, Any]
 
 
 def status(boards: Boards, name: str, facts: EngineFacts, limits: SupervisionConfig) -> Record:
@@ -120,24 +119,20 @@ def replicas(boards: Boards) -> list[Record]:
 
 def processes(boards: Boards) -> list[Record]:
     """Return a record per process that the supervisor has."""
-    supervisor = boards.record("supervisor")
-    rows = supervisor["children"][: int(supervisor["num_children"])]
-    fields = ("name", "pid", "epoch", "state", "restarts", "fault")
-    return [process(boards, row) for row in values_of(rows, fields)]
+    return [process(boards, child) for child in boards.children]
 
 
-def process(boards: Boards, row: Row) -> Record:
+def process(boards: Boards, child: ChildRow) -> Record:
     """Return what the supervisor and its own heartbeat say of one process."""
-    child = text_of(row["name"])
-    beat = boards.heartbeats.get(child)
+    beat = boards.heartbeats.get(child.id)
     return {
-        "process": child,
-        "pid": row["pid"],
-        "epoch": row["epoch"],
-        "state": state_name(row["state"]),
+        "process": child.id,
+        "pid": child.pid,
+        "epoch": child.epoch,
+        "state": state_name(child.state),
         "activity": beat.state.name.lower() if beat is not None else None,
-        "restarts": row["restarts"],
-        "fault": text_of(row["fault"]) or None,
+        "restarts": child.restarts,
+        "fault": child.fault or None,
         "heartbeat_age_s": rounded(boards.age_s(beat.stamp_ns)) if beat else None,
         "directory_version": (beat.directory_version or None) if beat else None,
     }
@@ -152,15 +147,17 @@ def tenants(boards: Boards) -> list[Record]:
     """Return a record per tenant."""
     page, told = boards.record("scheduler"), refusals(boards)
     rows = page["tenants"][: int(page["num_tenants"])]
-    return [tenant(row, told) for row in values_of(rows, ("name", *TENANT_COUNTS))]
+    return [
+        tenant(text_of(name), counts, told)
+        for name, *counts in values_of(rows, ("name", *TENANT_COUNTS))
+    ]
 
 
-def tenant(row: Row, told: Mapping[str, Mapping[str, int]]) -> Record:
+def tenant(name: str, counts: Sequence[int], told: Mapping[str, Mapping[str, int]]) -> Record:
     """Return what the scheduler says of one tenant, and what its clients were told."""
-    name = text_of(row["name"])
     return {
         "tenant": name,
-        **{field: row[field] for field in TENANT_COUNTS},
+        **dict(zip(TENANT_COUNTS, counts, strict=True)),
         "rejections": dict(told.get(name, {})),
     }
 
@@ -175,7 +172,10 @@ def tenancy(boards: Boards) -> Record:
             class_standing(name, row, service)
             for name, row in zip(CLASS_NAMES, page["classes"], strict=True)
         ],
-        "tenants": [tenant_standing(row, told) for row in values_of(rows, TENANT_STANDING)],
+        "tenants": [
+            tenant_standing(dict(zip(TENANT_STANDING, values, strict=True)), told)
+            for values in values_of(rows, TENANT_STANDING)
+        ],
         "names_left": names_left(page),
         **freshness(boards),
     }
@@ -197,7 +197,7 @@ def class_standing(name: str, row: np.void, service: int) -> Record:
     }
 
 
-def tenant_standing(row: Row, told: Mapping[str, Mapping[str, int]]) -> Record:
+def tenant_standing(row: Mapping[str, Any], told: Mapping[str, Mapping[str, int]]) -> Record:
     """Return what a tenant has, and what it is due."""
     name, budget = text_of(row["name"]), row["budget_tokens"]
     return {
