@@ -14,6 +14,9 @@ from ipc.child import Child
 from ipc.heartbeat import HeartbeatState
 
 
+LOOK_EVERY_S = 0.1
+
+
 def main(argv: list[str]) -> None:
     """Serve until stopped."""
     child = Child.attach(argv)
@@ -21,7 +24,9 @@ def main(argv: list[str]) -> None:
     child.serving()
     logging.info("serving under epoch %d", child.epoch)
     say(f"serving {child.child_id} {child.peer_epoch(child.child_id)}")
-    select.select([child.stop_doorbell.fileno(), child.fd("death")], [], [])
+    ends = [child.stop_doorbell.fileno(), child.fd("death")]
+    while not select.select(ends, [], [], LOOK_EVERY_S)[0]:
+        continue  # a signal that comes just before the wait is handled after it
     child.stamp(HeartbeatState.DRAINING, time.monotonic_ns())
     say("orphaned" if child.parent_is_gone() else f"stopping {child.stop_requested}")
 
