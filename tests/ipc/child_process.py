@@ -13,7 +13,6 @@ import time
 from ipc.child import Child
 from ipc.heartbeat import HeartbeatState
 
-
 LOOK_EVERY_S = 0.1
 
 
