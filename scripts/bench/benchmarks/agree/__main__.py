@@ -17,6 +17,7 @@ import random
 import signal
 import sys
 import tempfile
+import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ipc.pages import HTTP_PAGE, SCHEDULER_PAGE
 from scripts.bench.benchmarks.agree.sources import (
     Places,
     Watch,
@@ -197,21 +199,24 @@ def kill(engine: Engine, kind: str) -> None:
         os.kill(process.pid, signal.SIGKILL)
 
 
-async def settle(client: Client) -> None:
+async def settle(engine: Engine, client: Client) -> None:
     """Return when nothing runs and what the clients have seen is on all pages: the same counters
-    twice, half a second apart.
+    twice, half a second apart, and the pages written in between.
     """
     before: dict[str, float] = {}
+    before_ns = time.monotonic_ns()
+    pages = [engine.page("scheduler", SCHEDULER_PAGE), engine.page("http.0", HTTP_PAGE)]
     loop = asyncio.get_running_loop()
     deadline = loop.time() + SETTLE_S
     while loop.time() < deadline:
         await asyncio.sleep(0.5)
-        scrape = await scraped(client)
+        scrape, now_ns = await scraped(client), time.monotonic_ns()
         live = ("vllm:num_requests_running", "vllm:num_requests_waiting")
         now = scrape.counters()
-        if now == before and not sum(map(scrape.total, live)):
+        are_new = all(page.read().stamp_ns > before_ns for page in pages)
+        if now == before and are_new and not sum(map(scrape.total, live)):
             return
-        before = now
+        before, before_ns = now, now_ns
     raise RuntimeError(f"the engine is not idle after {SETTLE_S} s")
 
 
@@ -259,7 +264,7 @@ async def compare(engine: Engine, requests: int, seed: int, victim: str) -> dict
         watch = Watch(http)
         watching = asyncio.create_task(watch.run())
         await apply(load, requests, seed, victim)
-        await settle(http)
+        await settle(engine, http)
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         places = await read_places(engine, http, admin)
