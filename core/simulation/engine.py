@@ -60,11 +60,14 @@ class SimulatedEngine:
         vocab_size: int = 50_000,
         arena_tokens: int = 1 << 22,
         policy: Policy | None = None,
+        metering: Metering | None = None,
     ) -> None:
-        """Build the engine; no executor is up yet. `policy` None: the one that `settings` names."""
+        """Build the engine; no executor is up yet. `policy` None: the one that `settings` names;
+        `metering` None: counters that begin at 0.
+        """
         self.settings = settings
         self.clock = VirtualClock()
-        self.metering = Metering(BUCKETS, MAX_TENANTS)
+        self.metering = metering or Metering(BUCKETS, MAX_TENANTS)
         dtype = row_dtype(settings.max_blocks_per_seq)
         self.rows = [np.zeros(settings.num_rows, dtype) for _ in range(num_replicas)]
         self.core = EngineCore(settings, self.rows, self.metering, policy)

@@ -18,8 +18,8 @@ COMMAND = Command(
             "tenants",
             "list of records",
             "per tenant: paused, removed (listed for what it used, until another needs its row), "
-            "weight, share due and used (of the last 10 s), waiting, running, KV blocks held and quota, "
-            "budget tokens left, preempted, rejected by reason",
+            "weight, share due and used (of the last 10 s), waiting, running, KV blocks held and "
+            "quota, budget tokens left, preempted, rejected by reason",
         ),
         ResultField(
             "names_left",

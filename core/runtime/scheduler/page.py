@@ -80,14 +80,14 @@ STANDING_FIELDS = (
 )  # fmt: skip
 
 
-def new_metering() -> Metering:
-    """Return counters with the page's buckets and its number of tenants."""
-    return Metering(BUCKETS, MAX_PAGE_TENANTS)
+def new_metering(max_tenants: int = MAX_PAGE_TENANTS) -> Metering:
+    """Return counters with the page's buckets, and no more tenants than it has rows."""
+    return Metering(BUCKETS, max_tenants)
 
 
-def resumed_metering(page: Page) -> Metering:
+def resumed_metering(page: Page, max_tenants: int = MAX_PAGE_TENANTS) -> Metering:
     """Return counters that go on from a predecessor's page; one that is all zeros has none."""
-    metering = new_metering()
+    metering = new_metering(max_tenants)
     for name in COUNTERS:
         value = page[name]
         setattr(metering, name, value.copy() if value.ndim else int(value))
