@@ -2,8 +2,8 @@
 
 Owns: the waiting. Never knows: zmq's options (`ipc.ports`) or messages. zmq's fd is edge-triggered
 and its edge may be eaten by any call on the socket, so: `receive` always drains before it waits,
-and every send wakes the waiter once. The fd is watched only while someone waits; otherwise an
-unread message would spin the loop.
+and a send looks whether there is something to read, and wakes the waiter then. The fd is watched
+only while someone waits; otherwise an unread message would spin the loop.
 """
 
 import asyncio
@@ -35,7 +35,8 @@ class AsyncPort(Generic[InT, OutT]):
     def send_nowait(self, message: OutT, peer: bytes = b"") -> bool:
         """Send as `MessagePort.send` does."""
         is_sent = self._port.send(message, peer)
-        self._wake()
+        if self._wakeup is not None and self._port.has_input:
+            self._wake()
         return is_sent
 
     def reconnect(self) -> None:

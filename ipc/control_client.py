@@ -86,9 +86,10 @@ class Line:
     def _ask(self, sent: ControlCall) -> ControlReply | None:
         """Return the worker's answer, or None if it is away or silent."""
         port = self._port = self._port or self._connect()
-        if not port.socket.poll(WORKER_TIMEOUT_MS, zmq.POLLOUT) or not port.send(sent):
-            return None
-        while port.socket.poll(WORKER_TIMEOUT_MS, zmq.POLLIN):
+        is_sent = port.send(sent)
+        if not is_sent and port.socket.poll(WORKER_TIMEOUT_MS, zmq.POLLOUT):  # once connected
+            is_sent = port.send(sent)
+        while is_sent and port.socket.poll(WORKER_TIMEOUT_MS, zmq.POLLIN):
             for received in port.receive(1):
                 if received.message.call_id == sent.call_id:
                     return received.message

@@ -60,6 +60,11 @@ class _Port(ABC, Generic[InT, OutT]):
         """Return zmq's edge-triggered fd; it says when to call `receive` until nothing comes."""
         return int(self.socket.getsockopt(zmq.FD))
 
+    @property
+    def has_input(self) -> bool:
+        """Whether `receive` would find something."""
+        return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
     def receive(self, limit: int) -> list[Received[InT]]:
         """Return up to `limit` messages; none = there is none."""
         messages: list[Received[InT]] = []
