@@ -137,9 +137,10 @@ class AdminStage:
 
     def stop_worker(self, index: int) -> tuple[int, str]:
         """Ask a worker to stop; return its exit code and what it said."""
-        process = self.processes.pop(f"admin.{index}")
+        process = self.processes[f"admin.{index}"]
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=WAIT_S)
+        del self.processes[f"admin.{index}"]
         return process.returncode, said.decode()
 
     def _create_board(self, child: str) -> Segment:
