@@ -7,7 +7,8 @@
     POST /admin/commands/NAME   body: arguments as JSON object   admin key
 
 Owns: routes and their statuses. Never knows: sockets, or how commands are carried out. Plain ASGI
-under `frontends.http.protocol`, which has bounded head, body and time before anything here runs.
+under `frontends.http.connection.protocol`, which has bounded head, body and time before anything
+here runs.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -20,9 +21,9 @@ from frontends.admin.access import Access, Refusal
 from frontends.admin.handlers import Handlers
 from frontends.bearer import bearer_key
 from frontends.health import Health, Verdict
+from frontends.http.application.exchange import JSON
 from frontends.http.errors import ApiError, invalid_api_key, overloaded, permission_denied
-from frontends.http.exchange import JSON
-from frontends.http.origin import HostList
+from frontends.http.gate.origin import HostList
 from ipc.control.declaration import Command, ReplyCode
 from ipc.messages import ControlCall, ControlReply
 

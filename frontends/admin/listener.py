@@ -13,8 +13,8 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from core.clock import Clock
-from frontends.http.limits import ByteBudget, ConnectionLimits
-from frontends.http.protocol import LimitedProtocol
+from frontends.http.connection.limits import ByteBudget, ConnectionLimits
+from frontends.http.connection.protocol import LimitedProtocol
 from frontends.http.telemetry import Telemetry
 
 BACKLOG = 1024

@@ -42,7 +42,7 @@ from frontends.admin.trail import Trail
 from frontends.board_source import BoardSource
 from frontends.boards import Boards
 from frontends.health import assess
-from frontends.http.origin import HostList
+from frontends.http.gate.origin import HostList
 from frontends.metrics.render import render
 from frontends.metrics.vllm import facts_of
 from ipc.async_port import AsyncPort

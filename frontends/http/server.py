@@ -18,9 +18,9 @@ from uvicorn.server import ServerState
 
 from core.clock import NS_PER_S, Clock
 from frontends.engine_client import EngineClient
+from frontends.http.connection.limits import ByteBudget, ConnectionLimits
+from frontends.http.connection.protocol import LimitedProtocol
 from frontends.http.lifecycle import Lifecycle
-from frontends.http.limits import ByteBudget, ConnectionLimits
-from frontends.http.protocol import LimitedProtocol
 from frontends.http.row_offers import RowOffers
 from frontends.http.telemetry import Telemetry
 from ipc.board import BoardWriter

@@ -13,15 +13,15 @@ from core.config.headrace import HeadraceConfig
 from core.model_card import ModelCard
 from frontends.boards import Boards
 from frontends.engine_client import EngineClient
-from frontends.http.app import Application
-from frontends.http.auth import Authenticator
-from frontends.http.doorstep import Doorstep, EngineLimits
+from frontends.http.application.app import Application
+from frontends.http.application.meta import Meta, installed_version
+from frontends.http.application.openapi import openapi_document
+from frontends.http.application.routes import make_router
+from frontends.http.connection.limits import MS_PER_S, ConnectionLimits
+from frontends.http.gate.auth import Authenticator
+from frontends.http.gate.doorstep import Doorstep, EngineLimits
+from frontends.http.gate.origin import LOOPBACK_NAMES, HostList
 from frontends.http.lifecycle import Lifecycle
-from frontends.http.limits import MS_PER_S, ConnectionLimits
-from frontends.http.meta import Meta, installed_version
-from frontends.http.openapi import openapi_document
-from frontends.http.origin import LOOPBACK_NAMES, HostList
-from frontends.http.routes import make_router
 from frontends.http.row_offers import RowOffers
 from frontends.http.server import HttpServer, Stamp, Timing
 from frontends.http.telemetry import Telemetry

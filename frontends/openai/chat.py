@@ -12,9 +12,9 @@ import orjson
 from core.messages.http import Chunk, Queued
 from core.messages.tokenizer import Generate
 from core.sampling_params import NO_LOGPROBS
+from frontends.http.application.exchange import Exchange
+from frontends.http.application.sse import EventTemplate, event
 from frontends.http.errors import bad_request
-from frontends.http.exchange import Exchange
-from frontends.http.sse import EventTemplate, event
 from frontends.openai.answers import Choice, Usage
 from frontends.openai.decode import FieldWarner, decode_json, refuse_unsupported
 from frontends.openai.generation import Generator

@@ -21,10 +21,10 @@ from core.clock import NS_PER_MS, NS_PER_S, Clock
 from core.messages.http import Chunk, Failed, Queued, Started
 from core.messages.tokenizer import Generate
 from frontends.engine_client import EngineClient
-from frontends.http.doorstep import Doorstep
+from frontends.http.application.exchange import EVENT_STREAM, Exchange
+from frontends.http.application.sse import DONE, KEEP_ALIVE, event
 from frontends.http.errors import ApiError, Header, from_end, from_failure
-from frontends.http.exchange import EVENT_STREAM, Exchange
-from frontends.http.sse import DONE, KEEP_ALIVE, event
+from frontends.http.gate.doorstep import Doorstep
 from frontends.http.telemetry import StreamTimer
 from frontends.openai.answers import Choice, Usage, choices_of
 from frontends.operation import Event, Operation

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from frontends.http.exchange import Exchange
+from frontends.http.application.exchange import Exchange
 from frontends.openai.parameters import ServedModel
 
 MODELS_PATH = "/v1/models"

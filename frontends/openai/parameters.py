@@ -16,9 +16,9 @@ from core.model_card import ModelCard
 from core.sampling_params import NO_LOGPROBS, SamplingParams
 from core.tenancy.classes import TrafficClass
 from frontends.engine_client import new_operation_id
-from frontends.http.auth import TIERS, traffic_class_for
+from frontends.http.application.exchange import Exchange
 from frontends.http.errors import ApiError, bad_request, model_not_found
-from frontends.http.exchange import Exchange
+from frontends.http.gate.auth import TIERS, traffic_class_for
 from frontends.openai.schema import GenerationFields
 
 SMALLEST_TOP_P = 1e-6  # OpenAI allows 0, meaning only the best token

@@ -7,8 +7,8 @@ import msgspec
 from core.messages.http import Failed
 from core.messages.tokenizer import Detokenize, Prompt, TextPrompt, Tokenize
 from frontends.engine_client import EngineClient, new_operation_id
+from frontends.http.application.exchange import Exchange
 from frontends.http.errors import bad_request, from_failure
-from frontends.http.exchange import Exchange
 from frontends.openai.decode import decode_json
 from frontends.openai.parameters import ServedModel
 from frontends.openai.prompts import chat_prompt

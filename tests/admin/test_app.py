@@ -16,7 +16,7 @@ from frontends.admin.access import Access
 from frontends.admin.app import AdminApp
 from frontends.admin.listener import ADMIN_LIMITS, listen
 from frontends.health import assess
-from frontends.http.origin import HostList
+from frontends.http.gate.origin import HostList
 from frontends.metrics.render import render
 from frontends.metrics.vllm import EngineFacts
 from ipc.control.registry import COMMANDS

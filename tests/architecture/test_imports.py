@@ -33,7 +33,7 @@ PLANTS = {
     "ipc/board.py": "import core.config",
     "dashboard/planted.py": "import core.config",
     "frontends/health.py": "import core.scheduler.plan",
-    "frontends/http/sse.py": "import frontends.admin.access",
+    "frontends/http/application/sse.py": "import frontends.admin.access",
     "core/models/decoder.py": "import core.config",
     "core/tenancy/classes.py": "import core.config",
 }

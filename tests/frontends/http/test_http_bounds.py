@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from core.config.processes import HttpConfig
-from frontends.http.deadlines import READ_FIRST_S, Deadline, ReaderWatch
-from frontends.http.limits import NUM_WHOLE_BODIES, ByteBudget, ConnectionLimits
-from frontends.http.weight import RequestWeight
+from frontends.http.connection.deadlines import READ_FIRST_S, Deadline, ReaderWatch
+from frontends.http.connection.limits import NUM_WHOLE_BODIES, ByteBudget, ConnectionLimits
+from frontends.http.connection.weight import RequestWeight
 
 LIMITS = ConnectionLimits.of(HttpConfig(max_header_bytes=1024, max_body_bytes=4096))
 

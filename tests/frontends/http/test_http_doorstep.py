@@ -10,7 +10,7 @@ import pytest
 
 from core.clock import NS_PER_S
 from core.messages.tokenizer import ChatPrompt, Generate, IdsPrompt, TextPrompt
-from frontends.http.doorstep import duration_text, fewest_tokens
+from frontends.http.gate.doorstep import duration_text, fewest_tokens
 from ipc.directory import DirectoryClass, DirectorySnapshot, DirectoryTenant
 from tests.support.control_plane.boards import healthy, page, scheduler_fields
 from tests.support.http.http_rig import MAX_MODEL_LEN, MODEL, HttpRig

@@ -7,13 +7,13 @@ import pytest
 from starlette.routing import Route
 
 from core.tenancy.classes import TrafficClass
-from frontends.http.app import OPEN_PATHS
-from frontends.http.auth import ANYBODY, Authenticator, Tenant, traffic_class_for
+from frontends.http.application.app import OPEN_PATHS
+from frontends.http.application.openapi import SUMMARIES
+from frontends.http.application.routes import make_router
 from frontends.http.errors import ApiError
-from frontends.http.openapi import SUMMARIES
-from frontends.http.origin import HostList
+from frontends.http.gate.auth import ANYBODY, Authenticator, Tenant, traffic_class_for
+from frontends.http.gate.origin import HostList
 from frontends.http.request_id import request_id_for
-from frontends.http.routes import make_router
 from ipc.directory import DirectorySnapshot, DirectoryTenant
 from tests.support.http.http_rig import MODEL, HttpRig
 from tests.support.http.raw_client import RawReader

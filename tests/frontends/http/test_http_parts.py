@@ -11,9 +11,9 @@ from core.clock import NS_PER_MS
 from core.config.processes import HttpConfig
 from core.messages.http import Chunk
 from core.tenancy.classes import TrafficClass
-from frontends.http.exchange import Exchange
-from frontends.http.limits import ByteBudget, ConnectionLimits
-from frontends.http.sse import EventTemplate
+from frontends.http.application.exchange import Exchange
+from frontends.http.application.sse import EventTemplate
+from frontends.http.connection.limits import ByteBudget, ConnectionLimits
 from frontends.http.telemetry import StreamTimer, Telemetry
 
 SLICE_BYTES = 16

@@ -29,7 +29,7 @@ from core.tenancy.tenants import TenantConfig
 from core.token_rate import ReturnLine, TokenRate
 from frontends.boards import Boards
 from frontends.http.errors import Header, from_rejection
-from frontends.http.standing import Standing, StandingReader
+from frontends.http.gate.standing import Standing, StandingReader
 from ipc.directory import DirectorySnapshot
 
 MIN_RETRY_MS = 100

@@ -14,8 +14,8 @@ from starlette.types import Receive, Scope, Send
 from core.errors import RejectionReason
 from core.tenancy.classes import TrafficClass
 from core.tenancy.rows import OTHER_NAME
-from frontends.http.auth import Tenant
 from frontends.http.errors import ApiError, Header
+from frontends.http.gate.auth import Tenant
 from frontends.http.telemetry import Telemetry
 
 JSON = b"application/json"

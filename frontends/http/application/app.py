@@ -12,7 +12,7 @@ from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
 from core.errors import Rejection, RejectionReason
-from frontends.http.auth import Authenticator
+from frontends.http.application.exchange import ClientGoneError, Exchange
 from frontends.http.errors import (
     SERVER,
     SHOWN_CHARACTERS,
@@ -22,9 +22,9 @@ from frontends.http.errors import (
     permission_denied,
     unsupported_coding,
 )
-from frontends.http.exchange import ClientGoneError, Exchange
+from frontends.http.gate.auth import Authenticator
+from frontends.http.gate.origin import HostList
 from frontends.http.lifecycle import Lifecycle
-from frontends.http.origin import HostList
 from frontends.http.request_id import request_id_for
 from frontends.http.telemetry import Telemetry
 from frontends.operation import OperationClosedError

@@ -2,8 +2,8 @@
 
 from starlette.routing import Route, Router
 
-from frontends.http.app import Endpoint, Handler
-from frontends.http.meta import Meta
+from frontends.http.application.app import Endpoint, Handler
+from frontends.http.application.meta import Meta
 from frontends.openai.chat import ChatCompletions
 from frontends.openai.completions import Completions
 from frontends.openai.models import MODELS_PATH, Models

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from core.config.processes import SupervisionConfig
 from frontends.boards import Boards
 from frontends.health import Health, Verdict, assess
-from frontends.http.exchange import JSON, Exchange
+from frontends.http.application.exchange import JSON, Exchange
 from frontends.http.lifecycle import Lifecycle
 from frontends.metrics.render import render
 from frontends.metrics.vllm import EngineFacts

@@ -5,8 +5,8 @@ sockets. A refusal is returned, since a parser in between would not let an excep
 is.
 """
 
+from frontends.http.connection.limits import ByteBudget, ConnectionLimits
 from frontends.http.errors import ApiError, overloaded
-from frontends.http.limits import ByteBudget, ConnectionLimits
 
 
 class RequestWeight:

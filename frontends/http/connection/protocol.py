@@ -37,18 +37,18 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 from core.clock import Clock
-from frontends.http.deadlines import READ_FIRST_S, Deadline, ReaderWatch
-from frontends.http.errors import ApiError, bad_request, overloaded
-from frontends.http.limits import (
+from frontends.http.connection.deadlines import READ_FIRST_S, Deadline, ReaderWatch
+from frontends.http.connection.limits import (
     MAX_PIPELINED_BYTES,
     MAX_PIPELINED_REQUESTS,
     ByteBudget,
     ConnectionLimits,
     Phase,
 )
+from frontends.http.connection.weight import RequestWeight
+from frontends.http.errors import ApiError, bad_request, overloaded
 from frontends.http.request_id import new_request_id
 from frontends.http.telemetry import Telemetry
-from frontends.http.weight import RequestWeight
 
 UPGRADE = b"upgrade"
 HEADER_OVERHEAD_BYTES = 4  # ": " and CRLF of a header line
