@@ -5,12 +5,15 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import get_args
 
+import msgspec
 import pytest
 
 from core.config.headrace import HeadraceConfig
 from core.policy.base import Blocked
 from core.scheduler.decisions import DecisionKind
 from frontends.cli.verbs import VERBS
+from frontends.http.application.openapi import BODIES, SUMMARIES
+from frontends.openai.schema import UNSUPPORTED
 from tests.architecture.repository import ROOT, files
 
 DEFAULT_TOML = ROOT / "configs" / "default.toml"
@@ -72,6 +75,24 @@ def test_every_verb_is_in_the_readme() -> None:
     """Whoever reads the first page knows every verb of the command line."""
     readme = (ROOT / "README.md").read_text()
     assert [verb.name for verb in VERBS if f"headrace {verb.name}" not in readme] == []
+
+
+@pytest.mark.parametrize("body", BODIES.values())
+def test_every_field_of_a_request_is_in_the_page_on_http(body: type[msgspec.Struct]) -> None:
+    """Whoever looks for a field finds what it does here, or that it is refused."""
+    page = (ROOT / "docs" / "http.md").read_text()
+    refused = page[page.index("Refused with") : page.index("## Streams")]
+    served = page.replace(refused, "")
+    names = body.__struct_fields__
+    assert [n for n in names if n in UNSUPPORTED and f"`{n}`" not in refused] == []
+    assert [n for n in names if n not in UNSUPPORTED and f"`{n}`" not in served] == []
+
+
+def test_every_path_is_in_the_page_on_http() -> None:
+    """Each call is listed with its path, `{id}` for a model's name."""
+    page = (ROOT / "docs" / "http.md").read_text()
+    paths = [path.replace("{model_id}", "{id}").removeprefix("/v1/models") for path in SUMMARIES]
+    assert [path for path in paths if path not in ("", "/") and path not in page] == []
 
 
 def test_every_reason_and_decision_is_explained() -> None:
