@@ -10,7 +10,7 @@ that are used are copied (`ipc.board`).
 
 import numpy as np
 
-PAGE_VERSION = 12
+PAGE_VERSION = 13
 MAX_PAGE_REPLICAS = 8
 MAX_PAGE_TOKENIZERS = 8
 MAX_PAGE_TENANTS = 256  # rows; while all are taken, the rest is summed in the first, `_other`
@@ -299,6 +299,7 @@ HTTP_PAGE = np.dtype(
         ("choices", histogram(CHOICE_BUCKETS)),  # asked for in a request, `n`
         ("dropped_frames", np.uint64),
         ("classes", HTTP_CLASS, (NUM_PAGE_CLASSES,)),
+        ("tenant_names_left", np.int32),
         ("num_tenants", np.int32),
         ("tenants", HTTP_TENANT, (MAX_PAGE_TENANTS,)),  # in an order of this process's own
     ]

@@ -176,7 +176,7 @@ def tenancy(boards: Boards) -> Record:
             tenant_standing(dict(zip(TENANT_STANDING, values, strict=True)), told)
             for values in values_of(rows, TENANT_STANDING)
         ],
-        "names_left": names_left(page),
+        "names_left": names_left(boards),
         **freshness(boards),
     }
 

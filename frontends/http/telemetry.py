@@ -1,8 +1,9 @@
 """What one http process counts, and how it gets onto its board page.
 
 Owns: the counters and the three client-side times (TTFT, ITL, E2E: from accept to write), by class
-and by tenant; over all of either they are the same. Never knows: who reads the page. Counting is
-plain integers, because it happens for every token; `fill` copies them.
+and by tenant; over all of either they are the same, but for tenants whose row is another's now.
+Never knows: who reads the page, or whose row may pass on (`row_offers`). Counting is plain
+integers, because it happens for every token; `fill` copies them.
 """
 
 import threading
@@ -135,6 +136,7 @@ class Telemetry:
         names = self.tenants.names
         rows = page["tenants"][: len(names)]
         page["num_tenants"] = len(names)
+        page["tenant_names_left"] = self.tenants.num_left
         rows["name"] = [name.encode() for name in names]
         rows["tenure"] = self.tenants.tenures
         rows["requests"] = self._tenant_requests[: len(names)]

@@ -210,7 +210,7 @@ def add_tenants(out: Exposition, boards: Boards) -> None:
     rows = scheduler["tenants"][: int(scheduler["num_tenants"])]
     labels = tenant_labels(rows)
     add_columns(out, TENANT, labels, rows)
-    out.add(NAMES_LEFT, [((), names_left(scheduler))])
+    out.add(NAMES_LEFT, [((), names_left(boards))])
     budgets = zip(labels, rows["budget_tokens"].tolist(), strict=True)
     out.add(TENANT_BUDGET, [(label, left) for label, left in budgets if left != NO_BUDGET])
     add_histogram_columns(out, (TENANT_QUEUE_TIME,), labels, rows)
@@ -235,10 +235,11 @@ def add_classes(out: Exposition, boards: Boards) -> None:
     add_histogram_columns(out, CLASS_TIMES, labels, clients)
 
 
-def names_left(scheduler: np.void) -> int:
-    """Return how many further tenants would get a row of their own, by the scheduler's page."""
-    is_there = int(scheduler["num_tenants"])
-    return int(scheduler["tenant_names_left"]) if is_there else MAX_PAGE_TENANTS - 1
+def names_left(boards: Boards) -> int:
+    """Return how many further tenants would get a row of their own in all processes that count."""
+    pages = [page.record for kind in ("scheduler", "http") for _, page in boards.of_kind(kind)]
+    left = [int(page["tenant_names_left"]) for page in pages if page["num_tenants"]]
+    return min(left, default=MAX_PAGE_TENANTS - 1)
 
 
 def tenant_labels(rows: np.ndarray) -> Sequence[Labels]:

@@ -6,12 +6,13 @@ import queue
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from core.state_database import FILE_NAME, TENANCY, open_to_write, read_kept
-from frontends.admin.keeper import Keeper, Kept
+from frontends.admin.keeper import FORGET_NS, Keeper, Kept
 from frontends.admin.usage import Counters, read_usage
 from ipc.directory import DirectorySnapshot
 from tests.support.processes.engine import wait_until
@@ -39,11 +40,11 @@ class Rig:
         self.keeper = Keeper(directory, run, clock, self.kept.put)
         self.version = 0
 
-    def keep(self, counters: Counters, changes: str = "{}") -> None:
+    def keep(self, counters: Counters, changes: str = "{}", counted_to_ns: int = 0) -> None:
         """Keep a moment under a new version of the directory, and wait until that is done."""
         self.version += 1
         snapshot = DirectorySnapshot(version=self.version, changes=changes)
-        self.keeper.keep(Kept(snapshot, counters))
+        self.keeper.keep(Kept(snapshot, counters, counted_to_ns))
         assert self.kept.get(timeout=WAIT_S) == snapshot
 
     def close(self) -> None:
@@ -117,6 +118,34 @@ def test_a_page_that_cannot_be_read_once_is_not_counted_again(start: Start, tmp_
     assert used(tmp_path) == {ACME: 6}
 
 
+def test_the_sum_of_a_tenant_is_that_of_all_its_tenures(start: Start, tmp_path: Path) -> None:
+    """Of one row after another, and of several processes."""
+    rig = start("one")
+    rig.keep({("acme", "requests@http.0/1"): 5, ("acme", "requests@http.1/4"): 2})
+    rig.keep({("acme", "requests@http.0/7"): 1, ("acme", "requests@http.1/4"): 3})
+    assert used(tmp_path) == {ACME: 9}
+
+
+def test_it_is_told_up_to_when_all_counters_are_kept(start: Start) -> None:
+    """Also by a moment in which nothing has grown; not by one in which a page is missing."""
+    rig = start("one")
+    for counted_to_ns, kept_ns in ((70, 70), (0, 70), (80, 80)):
+        moment = Kept(DirectorySnapshot(version=1), {ACME: 5}, counted_to_ns)
+        until(partial(is_told, rig, kept_ns), rig, moment)
+
+
+def test_where_a_counter_stood_is_forgotten_after_its_end(start: Start, tmp_path: Path) -> None:
+    """A while after, for answers that are on their way; what was used is not."""
+    rig = start("one")
+    old, new = ("acme", "requests@http.0/1"), ("zeta", "requests@http.0/2")
+    rig.keep({old: 5}, counted_to_ns=1)
+    for number, counted_to_ns in enumerate((2, FORGET_NS, FORGET_NS + 3), 1):
+        rig.keep({new: number}, counted_to_ns=counted_to_ns)
+        counted = read_usage(tmp_path / "state", "one", 0)[1]
+        assert (old in counted) == (number < 3)
+    assert used(tmp_path) == {ACME: 5, ("zeta", "requests"): 3}
+
+
 def test_changes_are_kept_for_the_next_start(start: Start, tmp_path: Path) -> None:
     """The newest of them; the file is its owner's alone."""
     rig = start("one")
@@ -182,12 +211,17 @@ def test_a_database_of_a_newer_version_is_left_alone(
     assert "was written by a newer version" in caplog.text
 
 
-def until(condition: Callable[[], bool], rig: Rig) -> None:
-    """Offer moments until something has happened."""
+def is_told(rig: Rig, kept_ns: int) -> bool:
+    """Tell whether the keeper has counters up to then."""
+    return rig.keeper.kept_ns == kept_ns
+
+
+def until(condition: Callable[[], bool], rig: Rig, moment: Kept | None = None) -> None:
+    """Offer moments, or one of them, until something has happened."""
     versions = itertools.count(100)
 
     def has_happened() -> bool:
-        rig.keeper.keep(Kept(DirectorySnapshot(version=next(versions)), {}))
+        rig.keeper.keep(moment or Kept(DirectorySnapshot(version=next(versions)), {}))
         return condition()
 
     wait_until(has_happened, "what a moment does")

@@ -160,9 +160,14 @@ def test_tenants_has_exactly_the_declared_fields() -> None:
 
 
 def test_tenants_says_how_many_names_can_be_told_apart_yet() -> None:
-    """The scheduler knows which rows can pass on; before it has said so all are left."""
+    """As many as each process that counts has rows that are free or can pass on; before one has
+    said so all are left.
+    """
     fields = scheduler_fields(num_tenants=MAX_PAGE_TENANTS, tenant_names_left=7)
-    assert tenancy(healthy({"scheduler": page("scheduler", fields)}))["names_left"] == 7
+    pages = {"scheduler": page("scheduler", fields)}
+    assert tenancy(healthy(pages))["names_left"] == 7
+    pages["http.0"] = page("http.0", {"num_tenants": 1, "tenant_names_left": 5})
+    assert tenancy(healthy(pages))["names_left"] == 5
     assert tenancy(Boards(NOW_NS))["names_left"] == 255
 
 

@@ -230,6 +230,19 @@ def test_tenants_without_end_are_told_apart_one_after_the_other() -> None:
     assert all(world.used[f"t{n}", "prompt_tokens"] == 8 for n in range(50))
 
 
+def test_a_tenant_that_comes_back_is_counted_on() -> None:
+    """Its row was another's meanwhile: its counters on the page begin at 0, its usage does not."""
+    world = World()
+    for name in "abcda":
+        one_of_many(world, name)
+        for _ in range(2):
+            world.publish()
+            world.keep()
+    assert world.used["a", "prompt_tokens"] == 16
+    rows = world.page["tenants"][: int(world.page["num_tenants"])]
+    assert rows["prompt_tokens"][rows["name"] == b"a"].tolist() == [8]
+
+
 def test_no_row_passes_on_while_nobody_keeps_what_was_counted() -> None:
     """The next tenants are served as `_other` until the counters are summed again."""
     world = World()
