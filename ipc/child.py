@@ -1,8 +1,8 @@
 """A process's first lines: how a supervisor hands over and how a child takes up.
 
 Owns: the setup (`ChildSetup`) on an inherited fd, the wish to die with the parent, SIGTERM, the log
-line format, and the child's own heartbeat line. Never knows: what the child does (`core.runtime`,
-`frontends`), or when it is restarted.
+line format, the child's own heartbeat line, and its way to pages of the board. Never knows: what
+the child does (`core.runtime`, `frontends`), or when it is restarted.
 
     parent                                          child
     write_setup(setup) → fd (memfd)                 argv[1] = fd → ChildSetup, fd closed
@@ -26,9 +26,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import msgspec
+import numpy as np
 
+from ipc.board import BoardReader, BoardWriter
 from ipc.diagnostics import LogTail, leave_last_words, tell_stacks
 from ipc.directory import DirectoryReader, DirectoryWatch
 from ipc.doorbell import Doorbell
@@ -145,6 +148,17 @@ class Child:
     def listening_socket(self, name: str) -> socket.socket:
         """Return an inherited, bound TCP socket: "http" or "admin"."""
         return socket.socket(fileno=self.fd(name))
+
+    def page(self, fields: np.dtype[Any]) -> BoardWriter:
+        """Return the writing end of its own board page, with such `fields` of `ipc.pages`."""
+        return BoardWriter(
+            Segment.open(self.run_directory.board(self.child_id)), fields, self.epoch
+        )
+
+    def page_of(self, child_id: str, fields: np.dtype[Any]) -> BoardReader:
+        """Return the reading end of another child's board page."""
+        segment = Segment.open(self.run_directory.board(child_id), readonly=True)
+        return BoardReader(segment, fields)
 
     def stamp(self, state: HeartbeatState, now_ns: int, busy_until_ns: int = 0) -> None:
         """Say that the loop runs; called by the loop itself, at every step."""

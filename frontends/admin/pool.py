@@ -46,7 +46,6 @@ from frontends.http.gate.origin import HostList
 from frontends.metrics.render import render
 from frontends.metrics.vllm import facts_of
 from ipc.async_port import AsyncPort
-from ipc.board import BoardWriter
 from ipc.child import Child
 from ipc.codec import Codec
 from ipc.control.declaration import Destination
@@ -121,8 +120,7 @@ class Worker:
         self._access = Access(DirectoryReader(segment).read)
         self._keeping = self._keeping_in(state)
         self._handlers = self._handlers_over(state)
-        board = Segment.open(child.run_directory.board(child.child_id))
-        self._board = BoardWriter(board, ADMIN_PAGE, child.epoch)
+        self._board = child.page(ADMIN_PAGE)
 
     def _handlers_over(self, state: Path) -> Handlers:
         """Return what carries out commands; `state` is the state directory of the engine."""

@@ -28,7 +28,6 @@ from frontends.fd_limit import raise_fd_limit
 from frontends.http.lifecycle import Lifecycle
 from frontends.http.wiring import Outside, build
 from ipc.async_port import AsyncPort
-from ipc.board import BoardReader, BoardWriter
 from ipc.child import Child
 from ipc.codec import Codec
 from ipc.directory import DirectoryReader
@@ -75,7 +74,6 @@ async def run(child: Child, config: HeadraceConfig) -> None:
 
 def _outside(child: Child, config: HeadraceConfig, context: Context) -> Outside:
     directory, clock = child.run_directory, MonotonicClock()
-    board = Segment.open(directory.board(child.child_id))
     tenants = DirectoryReader(Segment.open(directory.directory, readonly=True))
     return Outside(
         config=config,
@@ -85,7 +83,7 @@ def _outside(child: Child, config: HeadraceConfig, context: Context) -> Outside:
         serving_epoch=_serving_epoch(child),
         read_boards=BoardSource(directory, child.setup.peers, clock).read,
         read_directory=tenants.read,
-        board=BoardWriter(board, HTTP_PAGE, child.epoch),
+        board=child.page(HTTP_PAGE),
         stamp=child.stamp,
         clock=clock,
         wall_clock_s=time.time,
@@ -121,8 +119,7 @@ def _port(child: Child, context: Context, tokenizer: int) -> AsyncPort[ToHttp, T
 
 def _serving_epoch(child: Child) -> Callable[[int], int]:
     """Return the question which instance of a tokenizer serves."""
-    segment = Segment.open(child.run_directory.board("supervisor"), readonly=True)
-    peers = BoardPeers(BoardReader(segment, SUPERVISOR_PAGE), child.peer_epoch)
+    peers = BoardPeers(child.page_of("supervisor", SUPERVISOR_PAGE), child.peer_epoch)
 
     def serving_epoch(tokenizer: int) -> int:
         peers.look()

@@ -13,6 +13,7 @@ from typing import BinaryIO
 import msgspec
 import pytest
 
+from ipc.board import board_layout
 from ipc.child import (
     Child,
     ChildSetup,
@@ -26,6 +27,7 @@ from ipc.doorbell import Doorbell
 from ipc.errors import ChildSetupError
 from ipc.heartbeat import HEARTBEATS_LAYOUT, Heartbeats, HeartbeatState
 from ipc.layout import create_segment
+from ipc.pages import HTTP_PAGE
 from ipc.run_directory import RunDirectory
 from ipc.segment import Segment
 from tests.ipc import child_process, parent_process
@@ -212,6 +214,18 @@ def test_peers_are_seen_by_their_names(run_directory: RunDirectory, heartbeats: 
     assert child.peer_epoch("http.0") == 3
     with pytest.raises(ChildSetupError, match="janitor"):
         child.peer("janitor")
+    child.stop_doorbell.close()
+
+
+def test_a_child_writes_its_own_page_and_reads_those_of_others(
+    run_directory: RunDirectory, heartbeats: Segment
+) -> None:
+    """What it publishes is found under its name and epoch, by whoever may only read."""
+    create_segment(run_directory.board("http.0"), board_layout(HTTP_PAGE)).close()
+    child = attached(run_directory, heartbeats)
+    child.page(HTTP_PAGE).publish(now_ns=5)
+    snapshot = child.page_of("http.0", HTTP_PAGE).read()
+    assert (snapshot.stamp_ns, snapshot.epoch) == (5, child.epoch)
     child.stop_doorbell.close()
 
 

@@ -37,7 +37,7 @@ def attach_executor(child: Child) -> tuple[ExecutorChannels, list[Doorbell]]:
     plans = RingReader(Segment.open(directory.plans(replica)), rank, bell)
     plans.attach_at_head()
     results = None if rank else _attach_results(child, replica)
-    page = BoardWriter(Segment.open(directory.board(child.child_id)), EXECUTOR_PAGE, child.epoch)
+    page = child.page(EXECUTOR_PAGE)
     return ExecutorChannels(plans, results, page, child.stamp), [bell]
 
 

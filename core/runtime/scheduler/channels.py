@@ -6,6 +6,7 @@ test gives it loopback ends of the same kinds.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import zmq
 
@@ -72,38 +73,26 @@ def attach_scheduler(
     )
     bells = [child.doorbell(f"result.{replica}") for replica in replicas]
     results = [RingReader(Segment.open(directory.results(r)), 0, bells[r]) for r in replicas]
-    plans = [
-        RingWriter(
-            Segment.open(directory.plans(r)),
-            [child.doorbell(name) for name in plan_doorbells(r, config)],
-        )
-        for r in replicas
-    ]
-    outputs = [
-        RingWriter(Segment.open(directory.outputs(t)), [child.doorbell(f"output.{t}")])
-        for t in tokenizers
-    ]
     for reader in results:
         reader.attach_at_head()
-    for writer in (*plans, *outputs):
-        writer.reset()
-    supervisor = Segment.open(directory.board(SUPERVISOR), readonly=True)
     channels = SchedulerChannels(
         inbox=inbox,
-        plans=plans,
-        results=results,
-        outputs=outputs,
-        page=BoardWriter(
-            Segment.open(directory.board(child.child_id)), SCHEDULER_PAGE, child.epoch
-        ),
-        peers=BoardPeers(BoardReader(supervisor, SUPERVISOR_PAGE), child.peer_epoch),
-        executor_pages=[
-            BoardReader(
-                Segment.open(directory.board(f"executor.{r}.0"), readonly=True), EXECUTOR_PAGE
-            )
-            for r in replicas
+        plans=[
+            _attach_writer(child, directory.plans(r), plan_doorbells(r, config)) for r in replicas
         ],
+        results=results,
+        outputs=[_attach_writer(child, directory.outputs(t), [f"output.{t}"]) for t in tokenizers],
+        page=child.page(SCHEDULER_PAGE),
+        peers=BoardPeers(child.page_of(SUPERVISOR, SUPERVISOR_PAGE), child.peer_epoch),
+        executor_pages=[child.page_of(f"executor.{r}.0", EXECUTOR_PAGE) for r in replicas],
         directory=child.directory(),
-        keeper_page=BoardReader(Segment.open(directory.board(KEEPER), readonly=True), ADMIN_PAGE),
+        keeper_page=child.page_of(KEEPER, ADMIN_PAGE),
     )
     return channels, [inbox.socket, *bells]
+
+
+def _attach_writer(child: Child, ring: Path, doorbells: Sequence[str]) -> RingWriter:
+    """Return the writing end of a ring without what a predecessor left in it."""
+    writer = RingWriter(Segment.open(ring), [child.doorbell(name) for name in doorbells])
+    writer.reset()
+    return writer

@@ -60,17 +60,14 @@ def attach_tokenizer(child: Child) -> tuple[TokenizerChannels, list[object]]:
         context, directory.scheduler_url, f"{child.child_id}.{child.epoch}".encode(),
         Codec[ControlReply](ControlReply), Codec[ToScheduler](ToScheduler),
     )  # fmt: skip
-    supervisor = Segment.open(directory.board(SUPERVISOR), readonly=True)
-    page = Segment.open(directory.board(child.child_id))
-    scheduler_page = Segment.open(directory.board("scheduler"), readonly=True)
     channels = TokenizerChannels(
         front=front,
         scheduler=scheduler,
         outputs=outputs,
         worker=ThreadEncodeWorker(worker_bell),
-        peers=BoardPeers(BoardReader(supervisor, SUPERVISOR_PAGE), child.peer_epoch),
-        page=BoardWriter(page, TOKENIZER_PAGE, child.epoch),
-        scheduler_page=BoardReader(scheduler_page, SCHEDULER_PAGE),
+        peers=BoardPeers(child.page_of(SUPERVISOR, SUPERVISOR_PAGE), child.peer_epoch),
+        page=child.page(TOKENIZER_PAGE),
+        scheduler_page=child.page_of("scheduler", SCHEDULER_PAGE),
         directory=child.directory(),
     )
     return channels, [front.socket, bell, worker_bell]
