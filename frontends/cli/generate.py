@@ -5,7 +5,8 @@ processes (`private_engine`).
 """
 
 import argparse
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from core.config.headrace import HeadraceConfig
@@ -39,11 +40,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--raw", action="store_true", help="continue the text, without the model's chat template"
     )
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="tokens to generate at most")
-    parser.add_argument("--temperature", type=float, metavar="T", help="0 = greedy")
-    parser.add_argument("--seed", type=int, metavar="N", help="makes sampling repeatable")
+    parser.add_argument(
+        "--max-tokens",
+        type=between(int, 1, 2**31 - 1),
+        metavar="N",
+        help="tokens to generate at most",
+    )
+    parser.add_argument(
+        "--temperature", type=between(float, 0, 2), metavar="T", help="0 to 2; 0 = greedy"
+    )
+    parser.add_argument(
+        "--seed",
+        type=between(int, -(2**63), 2**63 - 1),
+        metavar="N",
+        help="makes sampling repeatable",
+    )
     parser.add_argument("--json", action="store_true", help="write one JSON document at the end")
     add_config_flags(parser, ENGINE_SHORTCUTS)
+
+
+def between(number: type[int] | type[float], low: int, high: int) -> Callable[[str], float]:
+    """Return a conversion of what was typed, so that no engine is started to refuse it."""
+    kind = "whole number" if number is int else "number"
+
+    def convert(text: str) -> float:
+        try:
+            value = number(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} is no {kind} from {low} to {high}")
+        return value
+
+    return convert
 
 
 def run(args: argparse.Namespace, terminal: Terminal) -> int:
@@ -51,6 +80,8 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     if args.raw and args.system:
         raise CommandError("--raw has no system message: leave one of them out", ExitCode.USAGE)
     prompt = terminal.read_all() if args.prompt == "-" else args.prompt
+    if args.raw and not prompt:
+        raise CommandError("the prompt is empty: --raw needs a text to continue", ExitCode.USAGE)
     with chosen_engine(args, terminal) as client:
         body = request_body(args, prompt, client.model())
         return print_stream(client, COMPLETIONS if args.raw else CHAT, body, args.json, terminal)

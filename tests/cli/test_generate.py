@@ -98,6 +98,23 @@ def test_a_configuration_that_cannot_be_accepted_is_told_as_by_serve() -> None:
     assert "did you mean engine.model?" in run.err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--temperature", "nan", "hi"),
+        ("--temperature", "2.5", "hi"),
+        ("--temperature", "hot", "hi"),
+        ("--max-tokens", "0", "hi"),
+        ("--max-tokens", "1.5", "hi"),
+        ("--seed", str(2**63), "hi"),
+        ("--raw", ""),
+    ],
+)
+def test_what_every_engine_would_refuse_starts_none(arguments: tuple[str, ...]) -> None:
+    """Half a minute of loading a model would only end in the same words."""
+    assert_one_line(headrace("generate", "--name", f"none-{os.getpid()}", *arguments), 2)
+
+
 def test_raw_and_system_exclude_each_other() -> None:
     """A raw prompt has no messages."""
     assert_one_line(headrace("generate", "hi", "--raw", "--system", "x"), 2)
