@@ -182,8 +182,9 @@ def _tenant_rates(
     rates = {}
     for tenant in frame.tenants:
         old = then.get(tenant.name)
-        if old is not None:
+        if old is not None and _goes_on(tenant, old):
             first_seen = earliest.get(tenant.name, old)
+            first_seen = first_seen if _goes_on(tenant, first_seen) else old
             rates[tenant.name] = TenantRates(
                 (tenant.generated_tokens - old.generated_tokens) / elapsed_s,
                 (tenant.prompt_tokens - old.prompt_tokens) / elapsed_s,
@@ -193,6 +194,14 @@ def _tenant_rates(
                 first_seen.ttft,
             )
     return rates
+
+
+def _goes_on(now: TenantFrame, then: TenantFrame) -> bool:
+    """Tell whether a tenant's counters are those of `then`; those of one that was removed and comes
+    back begin at 0 if its row was another's meanwhile.
+    """
+    is_of_scheduler = now.prompt_tokens >= then.prompt_tokens
+    return is_of_scheduler and sum(now.ttft.counts) >= sum(then.ttft.counts)
 
 
 def _added(now: Mapping[str, int], then: Mapping[str, int]) -> dict[str, int]:

@@ -71,6 +71,20 @@ def test_prompts_of_a_tenant_have_a_rate_of_their_own() -> None:
     assert [rates.generated, rates.prompt] == pytest.approx([10, 70])
 
 
+def test_a_tenant_that_comes_back_begins_anew() -> None:
+    """It was removed and its row another's, so its counters begin at 0, and no rate is negative."""
+
+    def frame_with(taken_s: float, prompt_tokens: int, rejected: int) -> Frame:
+        row = tenant("a", prompt_tokens, {"tenant_rate": rejected} if rejected else {})
+        return frame(taken_s, tenants=(msgspec.structs.replace(row, prompt_tokens=prompt_tokens),))
+
+    before, back, later = frame_with(1, 5000, 9), frame_with(2, 10, 0), frame_with(3, 110, 1)
+    assert pushed(before, back).tenants == {}
+    rates = pushed(before, back, later).tenants
+    assert all(each.prompt >= 0 and each.generated >= 0 for each in rates.values())
+    assert pushed(before, back, later, frame_with(5, 310, 3)).tenants["a"].prompt == 100
+
+
 def test_another_scheduler_begins_anew() -> None:
     """Its counters begin at 0, and no rate is negative."""
     view = pushed(frame(1, 5000), frame(2, 6000), frame(3, 10, scheduler_epoch=2))
