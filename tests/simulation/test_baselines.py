@@ -6,6 +6,10 @@ import numpy as np
 import pytest
 
 from core.errors import ConfigError, RejectionReason
+from core.policy.baselines.dlpm import DlpmPolicy
+from core.policy.baselines.tenant_turns import TenantTurnsPolicy
+from core.policy.baselines.vtc import VtcPolicy
+from core.policy.settings import PolicySettings
 from core.request import RequestStatus
 from core.simulation.history import History
 from core.simulation.metrics import Floats, jain_index, request_times, service
@@ -138,6 +142,17 @@ def two_tenants() -> Workload:
     """Return a flood of the first tenant, 60 prompts at once, beside 20 of the second."""
     rows = [(0.0, 500, 4)] * 80
     return make_workload(rows, tenants=[0] * 60 + [1] * 20)
+
+
+@pytest.mark.parametrize("policy_type", [VtcPolicy, DlpmPolicy])
+def test_who_gets_the_index_of_another_pays_for_nothing_of_it(
+    policy_type: type[TenantTurnsPolicy],
+) -> None:
+    """It begins where the least served tenant is, neither ahead of all nor behind."""
+    policy = policy_type(PolicySettings(max_num_partial_prefills=1, kv_headroom_fraction=0.0))
+    policy._charges |= {1: 900, 2: 30, 3: 70}
+    policy.forget_tenant(1)
+    assert policy._charges == {1: 30, 2: 30, 3: 70}
 
 
 @pytest.mark.parametrize(("policy", "window_s"), [("vtc", 2.0), ("dlpm", 4.0)])
