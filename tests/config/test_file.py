@@ -108,6 +108,17 @@ def test_the_demo_of_tenants_has_all_classes_and_the_keys_in_its_comments() -> N
         assert tenant.key_sha256 == (hashlib.sha256(key.encode()).hexdigest(),)
 
 
+def test_no_tenant_of_the_demo_can_fill_the_engines_queue() -> None:
+    """The queue is one for all: who is quiet is refused when others have filled it."""
+    config = load_config(CONFIGS / "demo-tenants.toml")
+    requests = sum(tenant.max_queued_requests for tenant in config.tenants)
+    tokens = sum(tenant.max_queued_tokens for tenant in config.tenants)
+    assert requests <= config.scheduler.max_queued_requests
+    assert tokens <= config.scheduler.max_queued_tokens
+    assert all(tenant.max_queued_requests for tenant in config.tenants)
+    assert all(tenant.max_queued_tokens for tenant in config.tenants)
+
+
 def test_toml_and_json_round_trip() -> None:
     """Writing a configuration and reading it again changes nothing."""
     overrides = [
