@@ -117,6 +117,11 @@ class EngineCore:
         """The promises and caps in force."""
         return self._scheduler.limits
 
+    @property
+    def step(self) -> int:
+        """The number of the newest step of any replica."""
+        return max(replica.step for replica in self._replicas)
+
     def statistics(self) -> EngineStatistics:
         """Return the present state in numbers."""
         return engine_statistics(self._scheduler)

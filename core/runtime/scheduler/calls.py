@@ -40,8 +40,7 @@ def answer(
         result = ANSWERS[call.command](Question(core, args, operations, now_ns))
     except ArgumentError as error:
         return refusal(call, str(error), error.code, now_ns)
-    step = max(replica.step for replica in core.statistics().replicas)
-    return ControlReply(call.call_id, result=result, step=step, as_of_ns=now_ns)
+    return ControlReply(call.call_id, result=result, step=core.step, as_of_ns=now_ns)
 
 
 def refusal(call: ControlCall, message: str, code: ReplyCode, now_ns: int) -> ControlReply:

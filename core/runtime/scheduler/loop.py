@@ -150,8 +150,9 @@ class SchedulerLoop:
         for item in received:
             message = item.message
             if isinstance(message, ControlCall):
-                self.core.on_events(events, now_ns)
-                events = []
+                if events:
+                    self.core.on_events(events, now_ns)
+                    events = []
                 operations = ChainMap(*self._operations, self._ended)
                 reply = answer(message, self.core, operations, now_ns)
                 channels.inbox.send(reply, item.peer)
