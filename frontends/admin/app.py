@@ -18,7 +18,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from frontends.admin.access import Access, Refusal
-from frontends.admin.handlers import Handlers
+from frontends.admin.commands.handlers import Handlers
 from frontends.bearer import bearer_key
 from frontends.health import Health, Verdict
 from frontends.http.application.exchange import JSON

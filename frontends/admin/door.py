@@ -8,7 +8,7 @@ import asyncio
 from typing import Protocol
 
 from frontends.admin.access import Access
-from frontends.admin.handlers import Handlers, failure
+from frontends.admin.commands.handlers import Handlers, failure
 from ipc.channel import Received
 from ipc.control.declaration import ReplyCode
 from ipc.messages import ControlCall, ControlReply

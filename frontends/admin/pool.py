@@ -27,18 +27,18 @@ from core.config.file import config_from_json
 from core.config.headrace import HeadraceConfig
 from core.model_card import ModelCard, card_from_json
 from core.user_directories import state_directory
-from frontends.admin import views
 from frontends.admin.access import Access
 from frontends.admin.app import AdminApp
-from frontends.admin.audit import AuditLog, iso_time
+from frontends.admin.audit.log import AuditLog, iso_time
+from frontends.admin.audit.trail import Trail
+from frontends.admin.commands import views
+from frontends.admin.commands.handlers import Handlers
+from frontends.admin.commands.own_answers import OwnAnswers, engine_id
+from frontends.admin.commands.peers import Peer
 from frontends.admin.door import Door
-from frontends.admin.handlers import Handlers
-from frontends.admin.keeper import Keeper
-from frontends.admin.keeping import STATE_BELL, Keeping
 from frontends.admin.listener import listen
-from frontends.admin.own_answers import OwnAnswers, engine_id
-from frontends.admin.peers import Peer
-from frontends.admin.trail import Trail
+from frontends.admin.state.keeper import Keeper
+from frontends.admin.state.keeping import STATE_BELL, Keeping
 from frontends.board_source import BoardSource
 from frontends.boards import Boards
 from frontends.health import assess

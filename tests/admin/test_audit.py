@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from core.user_directories import state_directory
-from frontends.admin.audit import MAX_LINE_BYTES, MAX_OLD_FILES, AuditLog
+from frontends.admin.audit.log import MAX_LINE_BYTES, MAX_OLD_FILES, AuditLog
 
 
 def log_into(directory: Path, max_file_bytes: int = 1 << 20) -> AuditLog:

@@ -12,9 +12,10 @@ import pytest
 
 from core.errors import StateError
 from core.state_database import FILE_NAME, Connection, open_to_write
-from frontends.admin import audit_lines, audit_table
-from frontends.admin.audit import AuditLog, audit_path, log_files
-from frontends.admin.audit_table import Question, answer, answer_from_log, catch_up, tenant_of
+from frontends.admin.audit import lines as audit_lines
+from frontends.admin.audit import table as audit_table
+from frontends.admin.audit.log import AuditLog, audit_path, log_files
+from frontends.admin.audit.table import Question, answer, answer_from_log, catch_up, tenant_of
 
 TIME = "2026-11-30T03:00:{:06.3f}+00:00"
 ALL = Question(limit=10_000)

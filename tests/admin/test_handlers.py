@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from core.clock import NS_PER_S
-from frontends.admin.peers import (
+from frontends.admin.commands.peers import (
     MAX_CALLS_AT_ONCE,
     MAX_PENDING_CALLS,
     MAX_WAITING_CALLS,

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from core.state_database import FILE_NAME, TENANCY, open_to_write, read_kept
-from frontends.admin.keeper import FORGET_NS, Keeper, Kept
-from frontends.admin.usage import Counters, read_usage
+from frontends.admin.state.keeper import FORGET_NS, Keeper, Kept
+from frontends.admin.state.usage import Counters, read_usage
 from ipc.directory import DirectorySnapshot
 from tests.support.processes.engine import wait_until
 

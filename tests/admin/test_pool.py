@@ -15,7 +15,7 @@ import pytest
 import zmq
 
 from core.state_database import open_to_write, reading
-from frontends.admin.audit import audit_path
+from frontends.admin.audit.log import audit_path
 from ipc.control.declaration import Effect
 from ipc.control.registry import COMMANDS
 from ipc.control_client import AdminWorkers

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from core.clock import NS_PER_S
-from frontends.admin.taken_over import at_other_level, behind, progress, silence_s
+from frontends.admin.commands.taken_over import at_other_level, behind, progress, silence_s
 from tests.support.control_plane.boards import NOW_NS, beat, healthy
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import RejectionReason
-from frontends.admin.usage import (
+from frontends.admin.state.usage import (
     HOUR_S,
     by_tenant,
     counted_to_ns,

@@ -10,7 +10,7 @@ from core.config.processes import SupervisionConfig
 from core.errors import RejectionReason
 from core.supervision.states import ProcessState
 from core.tenancy.classes import CLASS_NAMES
-from frontends.admin import views
+from frontends.admin.commands import views
 from frontends.boards import Boards
 from frontends.metrics.vllm import EngineFacts
 from ipc.control.registry import COMMANDS

@@ -22,7 +22,14 @@ from core.simulation.engine import SimulatedEngine
 from core.tenancy.classes import NUM_CLASSES
 from core.tenancy.rows import OTHER, OTHER_NAME
 from core.tenancy.tenants import TenantConfig
-from frontends.admin.usage import TOKENS, Counters, by_tenant, counted_to_ns, counters_of, growth
+from frontends.admin.state.usage import (
+    TOKENS,
+    Counters,
+    by_tenant,
+    counted_to_ns,
+    counters_of,
+    growth,
+)
 from frontends.boards import Boards, Page
 from ipc.pages import SCHEDULER_PAGE
 from tests.support.control_plane.boards import beat

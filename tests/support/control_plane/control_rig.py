@@ -12,10 +12,10 @@ from pathlib import Path
 
 import zmq
 
-from frontends.admin.handlers import BOUNDS, Bounds, Handlers
-from frontends.admin.peers import Peer
-from frontends.admin.trail import Trail
-from frontends.admin.views import Record, requests_from_board
+from frontends.admin.audit.trail import Trail
+from frontends.admin.commands.handlers import BOUNDS, Bounds, Handlers
+from frontends.admin.commands.peers import Peer
+from frontends.admin.commands.views import Record, requests_from_board
 from frontends.boards import Boards
 from ipc.async_port import AsyncPort
 from ipc.codec import Codec

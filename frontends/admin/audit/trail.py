@@ -8,7 +8,7 @@
     a caller without  counted always, written once a second at most, without what it sent
     the right key
 
-Owns: these rules. Never knows: files (`frontends.admin.audit`) or how commands are carried out.
+Owns: these rules. Never knows: files (`frontends.admin.audit.log`) or how commands are carried out.
 """
 
 from collections.abc import Callable, Mapping

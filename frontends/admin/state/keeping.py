@@ -1,15 +1,15 @@
 """When worker 0 keeps what is worth keeping: at once when the tenant directory has changed, else
 about once a second.
 
-Owns: the pace. Never knows: how it is written (`frontends.admin.keeper`). Whoever changed something
-waits for it to be on disk, so the supervisor rings for us too.
+Owns: the pace. Never knows: how it is written (`keeper`). Whoever changed something waits for it
+to be on disk, so the supervisor rings for us too.
 """
 
 import asyncio
 from collections.abc import Callable
 
-from frontends.admin.keeper import Keeper, Kept
-from frontends.admin.usage import counted_to_ns, counters_of
+from frontends.admin.state.keeper import Keeper, Kept
+from frontends.admin.state.usage import counted_to_ns, counters_of
 from frontends.boards import Boards
 from ipc.directory import DirectorySnapshot
 from ipc.doorbell import Doorbell

@@ -1,9 +1,9 @@
 """The one writer of the state database: a thread of admin worker 0.
 
 Owns: the connection, the order of a write, and what is said when there is none. Never knows: what
-changed (`ipc.directory`) or what was used (`frontends.admin.usage`); it is given both, whole, and
-writes the newest, and what the audit log has more goes into its table with each
-(`frontends.admin.audit_table`). A slow disk delays nobody: what comes while it writes is passed
+changed (`ipc.directory`) or what was used (`usage`); it is given both, whole, and writes the
+newest, and what the audit log has more goes into its table with each
+(`frontends.admin.audit.table`). A slow disk delays nobody: what comes while it writes is passed
 over, for the next look brings it again. A write is one transaction, so that usage is never counted
 twice. `kept_ns` says up to when all counters are there; until then no process gives those of a
 tenant up. While the disk is full or the database cannot be opened nothing is lost, because nothing
@@ -30,8 +30,8 @@ from core.state_database import (
     open_to_write,
     transaction,
 )
-from frontends.admin.audit_table import catch_up
-from frontends.admin.usage import (
+from frontends.admin.audit.table import catch_up
+from frontends.admin.state.usage import (
     HOUR_S,
     Counters,
     by_tenant,

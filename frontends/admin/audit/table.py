@@ -1,14 +1,14 @@
 """The audit log as a table that can be asked: what was commanded, by time, tenant and command.
 
 Owns: what of the log is in the table, for how long, and the answer to `audit`. Never knows: who
-appends to the log (`frontends.admin.audit`), or when the table is written
-(`frontends.admin.keeper`). The log is the record: each worker appends to it. Whoever writes the
-table follows the log, and how far it came is written in the same transaction as the rows: so each
-command is there exactly once, whenever the writer is killed. An answer is the table and what the
-log has beyond it.
+appends to the log (`frontends.admin.audit.log`), or when the table is written
+(`frontends.admin.state.keeper`). The log is the record: each worker appends to it. Whoever writes
+the table follows the log, and how far it came is written in the same transaction as the rows: so
+each command is there exactly once, whenever the writer is killed. An answer is the table and what
+the log has beyond it.
 
 The table has changes, those that failed too, and callers without the key: the newest `MAX_ROWS`, of
-at most `frontends.admin.audit.MAX_LINE_BYTES` each. Looks are in the log alone.
+at most `log.MAX_LINE_BYTES` each. Looks are in the log alone.
 """
 
 import re
@@ -22,7 +22,7 @@ import orjson
 
 from core.errors import StateError
 from core.state_database import reading, transaction
-from frontends.admin.audit_lines import (
+from frontends.admin.audit.lines import (
     Piece,
     Positions,
     Record,

@@ -15,11 +15,12 @@ from typing import ParamSpec, TypeVar
 
 from core.config.headrace import HeadraceConfig
 from core.errors import StateError
-from frontends.admin.audit import iso_time
-from frontends.admin.audit_table import Question, answer, answer_from_log
-from frontends.admin.dump import bundle
+from frontends.admin.audit.log import iso_time
+from frontends.admin.audit.table import Question, answer, answer_from_log
+from frontends.admin.commands.dump import bundle
+from frontends.admin.commands.views import freshness
 from frontends.admin.since import moment_of
-from frontends.admin.usage import (
+from frontends.admin.state.usage import (
     Counters,
     Record,
     counters_of,
@@ -28,7 +29,6 @@ from frontends.admin.usage import (
     read_usage,
     report,
 )
-from frontends.admin.views import freshness
 from frontends.boards import Boards
 from ipc.control.audit import DEFAULT_COMMANDS
 from ipc.run_directory import RunDirectory

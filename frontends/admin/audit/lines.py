@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import orjson
 
-from frontends.admin.audit import log_files
+from frontends.admin.audit.log import log_files
 from frontends.admin.redaction import without_secrets
 
 MAX_PIECE_BYTES = 262_144  # of one file at a time: a worker that reads also answers

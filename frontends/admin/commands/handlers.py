@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from core.errors import StateError
-from frontends.admin import taken_over, views
 from frontends.admin.access import Refusal
-from frontends.admin.peers import BusyError, NotConfirmedError, NotDeliveredError, Peer
-from frontends.admin.trail import Trail
+from frontends.admin.audit.trail import Trail
+from frontends.admin.commands import taken_over, views
+from frontends.admin.commands.peers import BusyError, NotConfirmedError, NotDeliveredError, Peer
 from frontends.boards import Boards
 from frontends.health import last_step_age_s
 from ipc.control.declaration import (

@@ -1,8 +1,8 @@
 """What each tenant has used: the board's counters, summed by the hour.
 
 Owns: which counters are kept, how far they have grown, and the answer to `usage`. Never knows: who
-writes the database (`frontends.admin.keeper`). The board counts from the start of the engine, over
-restarts of its processes; the database has where each counter stood when it was added last. So an
+writes the database (`keeper`). The board counts from the start of the engine, over restarts of its
+processes; the database has where each counter stood when it was added last. So an
 answer is exact at any moment: what is in the database, and what has grown since.
 
 A counter of the board is one of one process and of one tenure of a row (`core.tenancy.rows`), and

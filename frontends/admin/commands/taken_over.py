@@ -1,7 +1,7 @@
 """Who has taken over what was changed: each process says it in its heartbeat line. Pure.
 
 Owns: who must go by a new version of the tenant directory or by a new log level, and who is silent.
-Never knows: how long to wait for them (`frontends.admin.handlers`).
+Never knows: how long to wait for them (`frontends.admin.commands.handlers`).
 """
 
 import logging

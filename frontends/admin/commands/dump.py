@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from core.config.headrace import HeadraceConfig
-from frontends.admin.audit_lines import last_records
+from frontends.admin.audit.lines import last_records
 from frontends.admin.redaction import without_secrets
 from frontends.boards import Boards, text_of
 from ipc.diagnostics import STACKS_SIGNAL, read_log_tail
