@@ -7,6 +7,7 @@ import pytest
 
 from core.config.file import load_config
 from scripts.bench.benchmarks.dashboard.loads import DEMO_CONFIG, DEMO_KEYS, write_tenants
+from scripts.bench.benchmarks.dashboard.looks import cost
 from scripts.bench.benchmarks.dashboard.pairs import interval, order, student_975
 
 
@@ -47,3 +48,10 @@ def test_so_many_tenants_as_asked_for_are_written_with_their_keys(tmp_path: Path
 def test_the_demonstrations_keys_are_those_of_its_tenants() -> None:
     """The load reaches all of them."""
     assert set(DEMO_KEYS) == {tenant.name for tenant in load_config(DEMO_CONFIG).tenants}
+
+
+def test_a_look_costs_what_a_process_takes_beyond_the_window_before() -> None:
+    """By look, the median of the rounds, so that a window that was disturbed does not count."""
+    alone = [{"admin": 2.0}, {"admin": 4.0}, {"admin": 2.0}]
+    watched = [{"admin": 12.0}, {"admin": 14.0}, {"admin": 90.0}]
+    assert cost(watched, alone, hertz=10.0) == {"admin": 1.0}

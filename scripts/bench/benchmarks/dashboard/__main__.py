@@ -1,6 +1,7 @@
 """What `headrace top` costs, and a picture of it.
 
 cost      CPU of the dashboard and of the admin pool, with 64 busy tenants, at 4 Hz
+looks     CPU of every process by frame of the dashboard and by control call
 pairs     an engine's throughput with and without a dashboard and ten control calls a second
 picture   the dashboard of an engine under load, as SVG for the README
 """
@@ -11,12 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.benchmarks.dashboard import cost, pairs, picture
+from scripts.bench.benchmarks.dashboard import cost, looks, pairs, picture
 from scripts.bench.harness import report
 from scripts.bench.harness.command import parser_of, run_command
 
-MODES = ("cost", "pairs", "picture")
-SECONDS = {"cost": 15.0, "pairs": 2.0, "picture": 75.0}
+MODES = ("cost", "looks", "pairs", "picture")
+SECONDS = {"cost": 15.0, "looks": 5.0, "pairs": 2.0, "picture": 75.0}
 MIN_PAIRS = 10
 
 
@@ -27,6 +28,8 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.mode == "cost":
         figures = await cost.cost(args.tenants, seconds, args.screens)
         bars = [bar for bar in cost.BARS if bar.name.partition(".")[0] in figures]
+    elif args.mode == "looks":
+        figures, bars = await looks.looks(seconds), ()
     elif args.mode == "pairs":
         figures, bars = await pairs.pairs(args.pairs, seconds), pairs.BARS
     else:

@@ -12,7 +12,6 @@ not count.
 """
 
 import asyncio
-import itertools
 import math
 import statistics
 import time
@@ -20,9 +19,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from dashboard.control_client import ControlClient
-from dashboard.source.base import ControlError
 from ipc.pages import EXECUTOR_PAGE
+from scripts.bench.benchmarks.dashboard.caller import CALLS_HERTZ, Caller
 from scripts.bench.benchmarks.dashboard.loads import under_load, writers
 from scripts.bench.benchmarks.dashboard.terminal import Terminal, dashboard
 from scripts.bench.harness import report
@@ -31,8 +29,6 @@ from scripts.bench.harness.engine import Engine, running_engine
 SIZE = (120, 40)
 WARM_S = 10.0
 SETTLE_S = 1.0
-CALLS_HERTZ = 10.0
-CALLS = ("status", "tenants", "requests")
 NS_PER_S = 1e9
 STUDENT_975 = {
     9: 2.262,
@@ -95,7 +91,7 @@ def order(count: int) -> Iterator[bool]:
 
 
 def window(
-    page: "Page", terminal: Terminal, caller: "Caller", seconds: float, is_watched: bool
+    page: "Page", terminal: Terminal, caller: Caller, seconds: float, is_watched: bool
 ) -> float:
     """Return tokens a second of one window."""
     tokens, stamp_ns = page.read()
@@ -104,7 +100,7 @@ def window(
     return (later_tokens - tokens) * NS_PER_S / (later_ns - stamp_ns)
 
 
-def pass_time(terminal: Terminal, caller: "Caller", seconds: float, is_watched: bool) -> None:
+def pass_time(terminal: Terminal, caller: Caller, seconds: float, is_watched: bool) -> None:
     """Let time pass: with somebody who looks and asks, or quietly."""
     end = time.perf_counter() + seconds
     if not is_watched:
@@ -126,29 +122,6 @@ class Page:
         """Return tokens so far, and the moment of which that is true, ns."""
         snapshot = self._reader.read()
         return int(snapshot.page["tokens"]), snapshot.stamp_ns
-
-
-class Caller:
-    """Gives control commands that look, one after the other, over one line as a dashboard does."""
-
-    def __init__(self, name: str) -> None:
-        """Ask the engine `name`; somebody must `close` it."""
-        self.calls = 0
-        self.failures = 0
-        self._client = ControlClient(name, None, "")
-        self._commands = itertools.cycle(CALLS)
-
-    def close(self) -> None:
-        """Hang up."""
-        self._client.close()
-
-    def call(self) -> None:
-        """Give the next one."""
-        self.calls += 1
-        try:
-            self._client.call(next(self._commands), {})
-        except ControlError:
-            self.failures += 1
 
 
 def interval(ratios: Sequence[float]) -> dict[str, float]:
