@@ -13,12 +13,8 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import orjson
 
 from ipc.pages import TOKENIZER_PAGE
@@ -27,7 +23,8 @@ from scripts.bench.harness.client import Client, Prompts
 from scripts.bench.harness.command import parser_of, run_command
 from scripts.bench.harness.engine import Engine, running_engine
 from scripts.bench.harness.processes import Process, look_up
-from scripts.bench.harness.raw_streams import Counts, Load
+from scripts.bench.harness.raw_process import RawStreams, raw_streams
+from scripts.bench.harness.raw_streams import Load
 
 VOCABULARY = (1000, 40000)
 PROMPT_TOKENS = 16
@@ -39,42 +36,6 @@ BARS = (
     report.Bar("full.failures", "<=", 0, "streams"),
     report.Bar("paced.failures", "<=", 0, "streams"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class RawStreams:
-    """The running client process."""
-
-    process: asyncio.subprocess.Process
-
-    async def counts(self) -> Counts:
-        """Return what has arrived by now."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(b"\n")
-        return await self.next_counts()
-
-    async def next_counts(self) -> Counts:
-        """Return what the client says next."""
-        assert self.process.stdout is not None
-        return msgspec.json.decode(await self.process.stdout.readline(), type=Counts)
-
-
-@asynccontextmanager
-async def raw_streams(load: Load) -> AsyncIterator[RawStreams]:
-    """Start a client; all its connections have had output when this yields."""
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "scripts.bench.harness.raw_streams", stdin=pipe, stdout=pipe
-    )
-    assert process.stdin is not None
-    try:
-        process.stdin.write(msgspec.json.encode(load) + b"\n")
-        client = RawStreams(process)
-        await client.next_counts()
-        yield client
-    finally:
-        process.stdin.close()
-        await process.wait()
 
 
 async def load_of(engine: Engine, args: argparse.Namespace) -> Load:

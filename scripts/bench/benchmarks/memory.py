@@ -15,11 +15,11 @@ from typing import Any
 
 import orjson
 
-from scripts.bench.benchmarks.frontend import raw_streams
 from scripts.bench.harness import report
 from scripts.bench.harness.client import Client, Prompts
 from scripts.bench.harness.command import parser_of, run_command
 from scripts.bench.harness.engine import Engine, running_engine
+from scripts.bench.harness.raw_process import raw_streams
 from scripts.bench.harness.raw_streams import Load
 
 MIB = 2**20
