@@ -30,7 +30,7 @@ wasteful but not unsafe.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -84,6 +84,28 @@ class Preemption:
 
 
 @dataclass(frozen=True, slots=True)
+class Forecast:
+    """When a waiting request will start; a moment of 0 is one that nobody can tell."""
+
+    start_ns: int = 0
+    soonest_ns: int = 0  # it will hardly be before
+    latest_ns: int = 0  # nor after
+    is_doubtful: bool = False  # it will rather be refused, if others go on coming
+
+    def not_before(self, time_ns: int) -> "Forecast":
+        """Return the same of who has to wait until then in any case."""
+        return replace(
+            self,
+            start_ns=max(self.start_ns, time_ns),
+            soonest_ns=max(self.soonest_ns, time_ns),
+            latest_ns=self.latest_ns and max(self.latest_ns, time_ns),
+        )
+
+
+UNFORESEEN = Forecast()
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Why a request waits: the constraint that held it back last, and the two numbers compared."""
 
@@ -91,7 +113,7 @@ class Wait:
     measured: float = 0.0
     threshold: float = 0.0
     place: int = 0  # requests of its flow before it
-    start_ns: int = 0  # when it will probably start; 0 = nobody can tell
+    forecast: Forecast = UNFORESEEN
 
 
 class Grant(NamedTuple):

@@ -162,6 +162,7 @@ class HeadracePolicy(Policy):
         self._gates.forget_tenant(index)
         self._memory.forget_tenant(index)
         self._exemptions.forget_tenant(index)
+        self._shedding.forget_tenant(index)
 
     def fill(self, step: Step) -> None:
         """Charge the decodes, then grant to whose turn it is until nothing fits any more."""
@@ -273,14 +274,14 @@ class HeadracePolicy(Policy):
     def why(self, request: Request) -> Wait | None:
         """Return which hard limit keeps a waiting `request` back, or what did in the last step."""
         blocked = self._gates.blocked_everywhere(request)
-        start_ns = self._shedding.predicted_start_ns(request)
+        forecast = self._shedding.forecast(request)
         if blocked is Blocked.NOTHING:
             wait = self._leftovers.why(request)
-            return None if wait is None else replace(wait, start_ns=start_ns)
+            return None if wait is None else replace(wait, forecast=forecast)
         if blocked is Blocked.RATE:
-            start_ns = max(start_ns, self._gates.ready_ns(request))
+            forecast = forecast.not_before(self._gates.ready_ns(request))
         measured, threshold = self._gates.numbers(request, blocked)
-        return Wait(blocked, measured, threshold, self._flows.rank(request), start_ns)
+        return Wait(blocked, measured, threshold, self._flows.rank(request), forecast)
 
     def standing(self, now_ns: int) -> Standing | None:
         """Return who was served how much."""

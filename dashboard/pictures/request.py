@@ -80,6 +80,12 @@ def _expected(record: Record) -> Iterator[Span]:
         yield "not foreseen", Tone.PLAIN
     else:
         yield f"in {duration(number(record, 'predicted_start_in_ms') / 1000)}", Tone.PLAIN
+        if record.get("latest_start_in_ms") is not None:
+            soonest_s = number(record, "soonest_start_in_ms") / 1000
+            latest_s = number(record, "latest_start_in_ms") / 1000
+            yield f", {duration(soonest_s)} to {duration(latest_s)}", Tone.PLAIN
+        if record.get("is_doubtful"):
+            yield ", or refused", Tone.NOTICE
 
 
 def _promises(record: Record) -> Iterator[Line]:

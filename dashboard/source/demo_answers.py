@@ -78,6 +78,9 @@ def _show(engine: DemoEngine, wanted: str) -> Record:
                     "threshold": 1000 if is_ahead else NUM_BLOCKS - engine.held_blocks,
                     "place": engine.waiting.index(request),
                     "predicted_start_in_ms": 850.0,
+                    "soonest_start_in_ms": 500.0,
+                    "latest_start_in_ms": 1200.0,
+                    "is_doubtful": False,
                 }
             return {"requests": [record]}
     raise ControlError(f"show: no live request is called {wanted!r}")

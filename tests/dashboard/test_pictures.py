@@ -257,6 +257,18 @@ def test_a_request_that_waits_says_why_by_which_numbers() -> None:
     assert "first token was promised 500ms ago" in text
 
 
+def test_a_foreseen_start_is_told_with_how_sure_it_is() -> None:
+    """Between when and when it lies, and whether it is rather refused."""
+    record: dict[str, object] = {
+        "request_id": 7, "tenant": "acme", "status": "waiting", "age_s": 4.0, "waited_s": 4.0,
+        "blocked": "tokens", "measured": 0.0, "threshold": 0.0, "place": 3,
+        "predicted_start_in_ms": 9000.0, "soonest_start_in_ms": 5000.0,
+        "latest_start_in_ms": 14000.0, "is_doubtful": True,
+    }  # fmt: skip
+    text = plain_text(request(record, 100, ASCII))
+    assert "start expected in 9.0s, 5.0s to 14.0s, or refused   3 before it" in text
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -142,3 +142,47 @@ def test_a_reserve_is_served_first(reserve: float, found: int) -> None:
     late(replay)
     classes = [each.request.traffic_class for each in replay.verdicts.late]
     assert classes.count(FAST) == found
+
+
+def coming(tenant: int, kind: TrafficClass, prompts: list[tuple[int, float]]) -> FlowQueue:
+    """Return a flow of some that are yet to come: (tokens, when in seconds), due a second later."""
+    queue = [
+        Queued(None, tokens, int((come_s + 1) * NS_PER_S), 0, False, come_ns=int(come_s * NS_PER_S))
+        for tokens, come_s in prompts
+    ]
+    return FlowQueue(tenant * NUM_CLASSES + kind, 1.0, queue)
+
+
+def starts(replay: FluidReplay) -> dict[int, float]:
+    """Play to the end; return when each begins, s."""
+    late(replay)
+    return {each.request_id: ns / NS_PER_S for each, ns in replay.verdicts.starts_ns.items()}
+
+
+def test_those_who_are_yet_to_come_take_their_time_once_they_are_here() -> None:
+    """Four prompts of a second, due last; after the first two one comes that is due before."""
+    waiting = flow(0, FAST, [(1000, 20.0 + n) for n in range(4)])
+    replay = FluidReplay(settings(), [waiting, coming(1, FAST, [(3000, 1.5)])])
+    assert starts(replay) == {0: 0, 1: 1, 2: 5, 3: 6}
+
+
+def test_who_waits_behind_those_yet_to_come_waits_for_the_first_that_is_here() -> None:
+    """In one flow: the one that is due last is played when time has gone on to it."""
+    queue = flow(0, FAST, [(1000, 20.0)]).queue
+    alone = FlowQueue(FAST, 1.0, [*coming(0, FAST, [(500, 3.0)]).queue, *queue])
+    assert starts(FluidReplay(settings(), [alone])) == {0: 3.5}
+
+
+@pytest.mark.parametrize("kind", [FAST, SLOW])
+def test_who_comes_has_saved_up_a_window_at_the_most(kind: TrafficClass) -> None:
+    """A prompt a second; after five another flow of the class, or another class, comes with ten
+    that are due first, and was far behind: it gets two or three more than its half, not all ten.
+    """
+    waiting = flow(0, FAST, [(1000, 50.0 + n) for n in range(10)])
+    other = replace(coming(1, kind, [(1000, 4.5)] * 10), lead_tokens=-1e6)
+    level = replace(
+        settings(class_window=2000.0, tenant_window=2000.0), class_weights=(1.0,) * NUM_CLASSES
+    )
+    found = starts(FluidReplay(level, [waiting, other]))
+    assert found[4] == 4.0
+    assert 7.0 <= found[5] <= 10.0

@@ -80,29 +80,6 @@ def test_what_is_too_much_is_refused_at_once_and_the_rest_is_in_time() -> None:
     assert reasons == {RejectionReason.SHED_PREDICTED}
 
 
-def test_a_waiting_request_is_told_when_it_will_start() -> None:
-    """As far as the queue was played ahead, within a few steps."""
-    errors_ns = []
-
-    class Foreseeing(Watched):
-        def started(self, request: Request) -> None:
-            super().started(request)
-            shedding = self._shedding
-            start_ns, now_ns = shedding._replays.start_ns(request), shedding._now_ns
-            if start_ns:
-                errors_ns.append(abs(start_ns - now_ns))
-
-    rows = [(5.0 * n, 800, 1) for n in range(60)]
-    workload = make_workload(rows, classes=[FAST] * 60, promises=PROMISES)
-    classes = ClassesConfig()
-    limits = Limits(replace(classes, interactive=replace(classes.interactive, reserved_seqs=0)))
-    simulated = simulated_settings(limits=limits, max_num_batched_tokens=MAX_TOKENS)
-    settings, _ = prepare("headrace", simulated)
-    Simulation(settings, workload, Foreseeing(policy_settings(settings.engine))).run()
-    assert len(errors_ns) >= 3
-    assert max(errors_ns) < 400 * NS_PER_MS, errors_ns
-
-
 def test_a_refusal_names_the_promise_and_when_to_come_back() -> None:
     """What it would take is more than what is left, and both are in the knob's unit."""
     _, policy = run(crowd(20))

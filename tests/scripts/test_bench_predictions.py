@@ -3,15 +3,24 @@
 import numpy as np
 import pytest
 
+from core.policy.base import UNFORESEEN, Forecast
 from core.request import Request
 from core.sampling_params import SamplingParams
-from scripts.bench.benchmarks.predictions import Told, figures, is_good
+from scripts.bench.benchmarks.predictions import Told, figures, is_good, is_in_range
 
 NS_PER_S = 1_000_000_000
 
 
-def told(predicted_s: float, actual_s: float | None) -> Told:
-    """Return what was told at 100 s of a request that started `actual_s` later, or never."""
+def told(
+    predicted_s: float,
+    actual_s: float | None,
+    *,
+    until_s: float | None = None,
+    is_doubtful: bool = False,
+) -> Told:
+    """Return what was told at 100 s of a request that started `actual_s` later, or never: half of
+    that at the soonest and `until_s`, twice as much if not given, at the latest; 0 = nothing.
+    """
     start_ns = 0 if actual_s is None else int((100 + actual_s) * NS_PER_S)
     request = Request(
         request_id=1, tokenizer=0, tenant="acme", token_ids=np.zeros(2, np.int32), span_start=0,
@@ -19,7 +28,14 @@ def told(predicted_s: float, actual_s: float | None) -> Told:
         first_start_ns=start_ns,
     )  # fmt: skip
     asked_ns = 100 * NS_PER_S
-    return Told(request, asked_ns, asked_ns + int(predicted_s * NS_PER_S) if predicted_s else 0)
+    if not predicted_s:
+        return Told(request, asked_ns, UNFORESEEN)
+    latest_s = 2 * predicted_s if until_s is None else until_s
+    soonest_ns, start_ns, latest_ns = (
+        asked_ns + int(wait_s * NS_PER_S) for wait_s in (predicted_s / 2, predicted_s, latest_s)
+    )
+    forecast = Forecast(start_ns, soonest_ns, latest_ns if latest_s else 0, is_doubtful)
+    return Told(request, asked_ns, forecast)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +49,27 @@ def test_a_wait_within_thirty_percent_is_good(
     """Or within a tenth of a second."""
     asked = told(predicted_s, actual_s)
     assert is_good(asked, asked.actual_s) is good
+
+
+@pytest.mark.parametrize(
+    ("actual_s", "until_s", "holds"),
+    [(5, None, True), (20, None, True), (4.95, None, True), (4.8, None, False),
+     (20.2, None, False), (99, 0, True)],
+)  # fmt: skip
+def test_a_range_holds_what_starts_in_it(
+    actual_s: float, until_s: float | None, holds: bool
+) -> None:
+    """Five to twenty seconds, with a tenth at both ends, or without any end."""
+    assert is_in_range(told(10, actual_s, until_s=until_s)) is holds
+
+
+def test_doubts_are_held_against_refusals() -> None:
+    """Of two that were doubted one was refused, of the others none."""
+    doubted = [told(10, started, is_doubtful=True) for started in (None, 10)]
+    found = figures([*doubted, told(10, 10)])
+    assert (found["refused_of_doubtful_share"], found["refused_of_others_share"]) == (0.5, 0)
+    assert found["median_range_ratio"] == 4
+    assert found["in_range_share"] == 1
 
 
 def test_what_never_started_is_no_good_and_no_bad_prediction() -> None:

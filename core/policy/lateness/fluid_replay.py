@@ -9,6 +9,9 @@ out and takes no time: the longest so far (Moore and Hodgson 1968) of the quarte
 which the fewest were refused. More arrivals, or a lower rate, only make things worse: there is no
 room for those that are left out, unless others give theirs up.
 
+It may be told of some that are yet to come (`arrival_rates`): they wait from then on, and a flow or
+a class that had nobody before has saved nothing up meanwhile but a window.
+
 It is played in pieces of a few prompts, so that nothing waits for it.
 """
 
@@ -24,14 +27,15 @@ OPTIMISM = 1.1  # the rate may turn out higher by this factor
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A waiting request as the play sees it."""
+    """A request as the play sees it, that waits or is yet to come."""
 
-    request: Request
+    request: Request | None  # None: it is not known yet
     num_tokens: int  # to compute
     start_by_ns: int
     deadline_ns: int  # of the first token; 0 = none
     may_be_shed: bool
     quarter: int = 0  # of lengths
+    come_ns: int = 0  # when it begins to wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ class FlowQueue:
     queue: list[Queued]
     lead_tokens: float = 0.0  # service ahead of the least served tenant of its class
     num_played: int = 0
+    is_absent: bool = False  # the next one is yet to come
     served: list[Queued] = field(default_factory=list)  # those played that may still be left out
 
     @property
@@ -100,11 +105,34 @@ class _ClassPlay:
     def __init__(self, flows: list[FlowQueue], window: float) -> None:
         self._window = window
         self.flows = flows
-        self._least = [(each.lead_tokens, index) for index, each in enumerate(flows)]
+        self._least: list[tuple[float, int]] = []
         self._within: list[tuple[int, int]] = []
-        self._ahead = list(self._least)
-        heapq.heapify(self._least)
-        heapq.heapify(self._ahead)
+        self._ahead: list[tuple[float, int]] = []
+        self._absent = [(each.head.come_ns, index) for index, each in enumerate(flows)]
+        for each in flows:
+            each.is_absent = True
+        heapq.heapify(self._absent)
+
+    @property
+    def next_come_ns(self) -> int | None:
+        """When the next flow comes that has nobody waiting; None = there is none."""
+        return self._absent[0][0] if self._absent else None
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether any flow has somebody who waits."""
+        return self._floor() is not None
+
+    def let_in(self, now_ns: int) -> None:
+        """Let those flows take part whose next one has come by now."""
+        while self._absent and self._absent[0][0] <= now_ns:
+            _, index = heapq.heappop(self._absent)
+            flow, floor = self.flows[index], self._floor()
+            if flow.head.come_ns and floor is not None:
+                flow.lead_tokens = max(flow.lead_tokens, floor - self._window)
+            flow.is_absent = False
+            heapq.heappush(self._least, (flow.lead_tokens, index))
+            heapq.heappush(self._ahead, (flow.lead_tokens, index))
 
     def first_start_ns(self) -> int | None:
         """Return the latest start of the flow that is next; None = nobody waits."""
@@ -119,17 +147,22 @@ class _ClassPlay:
         """Take out the flow that is next, and return its index; `put_back` follows."""
         return heapq.heappop(self._within)[1]
 
-    def put_back(self, index: int) -> None:
-        """Let the rest of a flow wait for its next turn."""
+    def put_back(self, index: int, now_ns: int) -> None:
+        """Let the rest of a flow wait for its next turn, or until somebody has come."""
         flow = self.flows[index]
-        if flow.has_more:
+        if not flow.has_more:
+            return
+        flow.is_absent = flow.head.come_ns > now_ns
+        if flow.is_absent:
+            heapq.heappush(self._absent, (flow.head.come_ns, index))
+        else:
             heapq.heappush(self._ahead, (flow.lead_tokens, index))
 
     def _floor(self) -> float | None:
         while self._least:
             lead, index = self._least[0]
             flow = self.flows[index]
-            if not flow.has_more:
+            if not flow.has_more or flow.is_absent:
                 heapq.heappop(self._least)
             elif flow.lead_tokens > lead:
                 heapq.heapreplace(self._least, (flow.lead_tokens, index))
@@ -153,6 +186,9 @@ class FluidReplay:
         for flow in flows:
             by_class[flow.flow % NUM_CLASSES].append(flow)
         self._classes = [_ClassPlay(each, settings.tenant_window_tokens) for each in by_class]
+        for play in self._classes:
+            play.let_in(settings.now_ns)
+        self._are_all_here = all(play.next_come_ns is None for play in self._classes)
 
     def advance(self, num_requests: int) -> bool:
         """Play up to `num_requests` more; True = the end is reached."""
@@ -165,6 +201,8 @@ class FluidReplay:
 
     def _next_class(self) -> int | None:
         """Return the class that is served next."""
+        if not self._are_all_here:
+            self._let_in()
         starts = [each.first_start_ns() for each in self._classes]
         waiting = [(c, start) for c, start in enumerate(starts) if start is not None]
         if not waiting:
@@ -174,6 +212,25 @@ class FluidReplay:
             return min(reserved)[1]
         limit = min(self._leads[c] for c, _ in waiting) + self._settings.class_window_tokens
         return min((start, c) for c, start in waiting if self._leads[c] <= limit)[1]
+
+    def _let_in(self) -> None:
+        """Let in who has come by now, or the next one, if nobody is there."""
+        coming = [(ns, c) for c in range(NUM_CLASSES) if (ns := self._classes[c].next_come_ns)]
+        if coming and not any(play.has_waiting for play in self._classes):
+            self._elapsed_ns = max(self._elapsed_ns, min(coming)[0] - self._settings.now_ns)
+        now_ns = self._settings.now_ns + self._elapsed_ns
+        for come_ns, traffic_class in coming:
+            if come_ns <= now_ns:
+                self._wake(traffic_class)
+                self._classes[traffic_class].let_in(now_ns)
+
+    def _wake(self, traffic_class: int) -> None:
+        """Let a class that had nobody waiting save nothing up."""
+        if self._classes[traffic_class].has_waiting:
+            return
+        leads = [self._leads[c] for c in range(NUM_CLASSES) if self._classes[c].has_waiting]
+        least = min(leads, default=self._leads[traffic_class])
+        self._leads[traffic_class] = max(self._leads[traffic_class], least)
 
     def _is_below_reserve(self, traffic_class: int) -> bool:
         reserve = self._settings.class_reserves[traffic_class]
@@ -189,7 +246,8 @@ class FluidReplay:
         flow.num_played += 1
         begin_ns = self._elapsed_ns
         self._note_share(queued, traffic_class, begin_ns + self._time_ns(queued.num_tokens))
-        self.verdicts.starts_ns[queued.request] = self._settings.now_ns + begin_ns
+        if queued.request is not None:
+            self.verdicts.starts_ns[queued.request] = self._settings.now_ns + begin_ns
         self._count(flow, queued.num_tokens)
         if queued.may_be_shed:
             flow.served.append(queued)
@@ -197,7 +255,7 @@ class FluidReplay:
                 left_out = self._leave_out(flow)
                 if left_out is queued:
                     break
-        play.put_back(index)
+        play.put_back(index, self._settings.now_ns + self._elapsed_ns)
 
     def _leave_out(self, flow: FlowQueue) -> Queued:
         """Take the time of one that was served back, and return it."""
@@ -207,9 +265,10 @@ class FluidReplay:
         flow.served.remove(left_out)
         self._refusals[left_out.quarter] += self._settings.refusal
         self._count(flow, -left_out.num_tokens)
-        del self.verdicts.starts_ns[left_out.request]
-        predicted_ns = self._settings.now_ns + end_ns
-        self.verdicts.late.append(Late(left_out.request, predicted_ns))
+        if left_out.request is not None:
+            del self.verdicts.starts_ns[left_out.request]
+            predicted_ns = self._settings.now_ns + end_ns
+            self.verdicts.late.append(Late(left_out.request, predicted_ns))
         return left_out
 
     def _count(self, flow: FlowQueue, num_tokens: int) -> None:
@@ -225,7 +284,7 @@ class FluidReplay:
         return 0 < queued.deadline_ns < at_best_ns
 
     def _note_share(self, queued: Queued, traffic_class: int, elapsed_ns: int) -> None:
-        if queued.deadline_ns:
+        if queued.deadline_ns and queued.request is not None:
             arrival_ns = queued.request.arrival_ns
             promised_ns = max(1, queued.deadline_ns - arrival_ns)
             share = (self._settings.now_ns + elapsed_ns - arrival_ns) / promised_ns

@@ -19,16 +19,19 @@ import numpy as np
 from core.clock import NS_PER_MS, NS_PER_S
 from core.drain_rate import QUEUE_SHARE_TO_DRAIN, bounded_retry_ms
 from core.errors import Rejection, RejectionReason
-from core.policy.base import Blocked, Step, WaitingRoom
+from core.policy.base import UNFORESEEN, Blocked, Forecast, Step, WaitingRoom
 from core.policy.calibration import CostModels, fastest
 from core.policy.cost_model import CostModel, StepWork, alone_ns
 from core.policy.fairness.shares import Shares
+from core.policy.lateness.arrival_rates import ArrivalRates
 from core.policy.lateness.deadlines import LatestStarts
 from core.policy.lateness.exemptions import Exemptions
 from core.policy.lateness.fluid_replay import Late, Verdicts
+from core.policy.lateness.foresight import Foresight
 from core.policy.lateness.length_floor import LengthFloor
 from core.policy.lateness.prefill_rate import PrefillRate
 from core.policy.lateness.protection import Protection
+from core.policy.lateness.replay_input import ReplayInput
 from core.policy.lateness.replays import Replays
 from core.policy.lateness.under_way import UnderWay
 from core.policy.queues.flows import NOBODY_NS, Flows, due_ns
@@ -74,7 +77,7 @@ class Shedding:
         self._shares = shares
         self._models = models
         self._exemptions = exemptions
-        self._replays = Replays(
+        self._given = ReplayInput(
             flows=flows,
             shares=shares,
             rate=self._rate,
@@ -83,6 +86,10 @@ class Shedding:
             exemptions=exemptions,
             floor=self._floor,
         )
+        self._replays = Replays(self._given, self.protection)
+        self._arrivals = ArrivalRates(exemptions)
+        self._foresight = Foresight(self._given, self._arrivals)
+        self._room: WaitingRoom | None = None  # as of the last look at the queue
         self._latest = LatestStarts()
         self._worked_ns: dict[int, int] = {}  # by replica: when it had something to compute last
         self._now_ns = 0
@@ -102,6 +109,8 @@ class Shedding:
 
     def add(self, request: Request) -> None:
         """Take in a waiting request."""
+        if not request.has_begun:
+            self._arrivals.came(request, self._time_of(request))
         self._waiting_tokens += request.num_tokens
         if request.has_open_promise:
             self.protection.add(request, self._time_of(request))
@@ -120,8 +129,12 @@ class Shedding:
         """Count a prompt that is served."""
         if not request.has_begun:
             self._floor.served(request.num_tokens)
-            self._replays.started(request, self._now_ns)
+            self._given.started(request, self._now_ns)
             self._exemptions.started(request, self._now_ns)
+
+    def forget_tenant(self, index: int) -> None:
+        """Let the next tenant of this index have sent nothing."""
+        self._arrivals.forget_tenant(index)
 
     def lose(self, replica: int) -> None:
         """Forget the rate of a replica that was lost."""
@@ -161,7 +174,8 @@ class Shedding:
 
     def tend(self, room: WaitingRoom, now_ns: int) -> None:
         """Play a piece of the replay, and refuse whom it has shown to be late."""
-        self._now_ns = now_ns = max(self._now_ns, now_ns)
+        self._room, self._now_ns = room, max(self._now_ns, now_ns)
+        now_ns = self._now_ns
         if self._replays.is_under_way:
             verdicts = self._replays.advance(room, now_ns)
             if verdicts is not None:
@@ -170,12 +184,11 @@ class Shedding:
         elif self._wants_replay:
             self._replays.begin(now_ns)
 
-    def predicted_start_ns(self, request: Request) -> int:
-        """Return when a waiting `request` will probably start, 0 if nobody can tell: the last
-        replay did not look so far, or was wrong.
-        """
-        start_ns = self._replays.start_ns(request)
-        return start_ns if start_ns > self._now_ns else 0
+    def forecast(self, request: Request) -> Forecast:
+        """Return when a waiting `request` will probably start."""
+        if self._room is None or not self._rate.total():
+            return UNFORESEEN
+        return self._foresight.of(request, self._room, self._now_ns)
 
     def next_timer_ns(self) -> int | None:
         """Return when the replay wants to go on, or to begin."""

@@ -193,5 +193,8 @@ def _wait(question: Question, wait: Wait | None) -> Record:
         "measured": wait.measured,
         "threshold": wait.threshold,
         "place": wait.place,
-        "predicted_start_in_ms": question.in_ms(wait.start_ns),
+        "predicted_start_in_ms": question.in_ms(wait.forecast.start_ns),
+        "soonest_start_in_ms": question.in_ms(wait.forecast.soonest_ns),
+        "latest_start_in_ms": question.in_ms(wait.forecast.latest_ns),
+        "is_doubtful": wait.forecast.is_doubtful,
     }

@@ -3,8 +3,9 @@
 A simulated engine is asked every few seconds, as `headrace ctl show` asks, when some of its waiting
 requests will start; each answer is compared with when they did. A prediction is good if the wait
 that it tells is within 30 % of the wait that came, or within a tenth of a second, which is as long
-as an answer may take. Requests that were refused later are counted on their own: they were told a
-start that never came.
+as an answer may take. A range holds if the start lies in it, or a tenth of a second beside it.
+Requests that were refused later are counted on their own: they were told a start that never came;
+of how many of them it was doubted is counted, too.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from typing import Any
 
 from core.clock import NS_PER_S
 from core.engine_core import policy_settings
-from core.policy.base import WaitingRoom
+from core.policy.base import UNFORESEEN, Forecast, WaitingRoom
 from core.policy.cost_model import CostModel
 from core.policy.headrace import HeadracePolicy
 from core.policy.settings import PolicySettings
@@ -34,6 +35,7 @@ from scripts.bench.harness.command import parser_of, run_command
 
 TOLERANCE = 0.3
 TOLERANCE_S = 0.1
+TOLERANCE_NS = int(TOLERANCE_S * NS_PER_S)
 GOOD_SHARE = 0.8
 EVERY_NS = 2 * NS_PER_S
 ASKED_AT_ONCE = 20
@@ -42,16 +44,26 @@ BANDS_S = ((0.0, 1.0), (1.0, 10.0), (10.0, 60.0), (60.0, float("inf")))
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What was said of a waiting request at one moment; `start_ns` 0 = nobody could tell."""
+    """What was said of a waiting request at one moment."""
 
     request: Request
     asked_ns: int
-    start_ns: int
+    forecast: Forecast
+
+    @property
+    def has_start(self) -> bool:
+        """Whether anybody could tell."""
+        return self.forecast.start_ns > 0
+
+    @property
+    def has_started(self) -> bool:
+        """Whether it was served at all."""
+        return self.request.first_start_ns > 0
 
     @property
     def predicted_s(self) -> float:
         """The wait from then on, as it was told."""
-        return (self.start_ns - self.asked_ns) / NS_PER_S
+        return (self.forecast.start_ns - self.asked_ns) / NS_PER_S
 
     @property
     def actual_s(self) -> float:
@@ -93,7 +105,7 @@ class AskedPolicy(HeadracePolicy):
             waiting = list(self._waiting)
             for request in self._random.sample(waiting, min(len(waiting), ASKED_AT_ONCE)):
                 wait = self.why(request)
-                self.told.append(Told(request, now_ns, wait.start_ns if wait else 0))
+                self.told.append(Told(request, now_ns, wait.forecast if wait else UNFORESEEN))
 
 
 def is_good(told: Told, wait_s: float) -> bool:
@@ -102,14 +114,28 @@ def is_good(told: Told, wait_s: float) -> bool:
     return error_s <= max(TOLERANCE * wait_s, TOLERANCE_S)
 
 
+def is_in_range(told: Told) -> bool:
+    """Tell whether it started neither before nor after what was told."""
+    start_ns, forecast, tolerance_ns = told.request.first_start_ns, told.forecast, TOLERANCE_NS
+    is_late = 0 < forecast.latest_ns < start_ns - tolerance_ns
+    return forecast.soonest_ns <= start_ns + tolerance_ns and not is_late
+
+
 def figures(told: Sequence[Told]) -> dict[str, Any]:
     """Return how good predictions were, in all and by how long the wait was."""
-    predicted = [each for each in told if each.start_ns]
-    started = [each for each in predicted if each.request.first_start_ns]
+    predicted = [each for each in told if each.has_start]
+    started = [each for each in predicted if each.has_started]
+    doubted = [each for each in predicted if each.forecast.is_doubtful]
+    refused = [each for each in predicted if not each.has_started]
+    refused_doubted = [each for each in doubted if not each.has_started]
     return {
         "asked": len(told),
         "told_share": share(len(predicted), len(told)),
-        "refused_later_share": share(len(predicted) - len(started), len(predicted)),
+        "refused_later_share": share(len(refused), len(predicted)),
+        "refused_of_doubtful_share": share(len(refused_doubted), len(doubted)),
+        "refused_of_others_share": share(
+            len(refused) - len(refused_doubted), len(predicted) - len(doubted)
+        ),
         **goodness(started),
         "by_wait": {f"{low:g}-{high:g}s": goodness(list(within(started, low, high)))
                     for low, high in BANDS_S},
@@ -131,7 +157,15 @@ def goodness(started: Sequence[Told]) -> dict[str, Any]:
             sum(is_good(each, each.whole_s) for each in started), len(started)
         ),
         "median_ratio": median(ratios) if ratios else None,
+        "in_range_share": share(sum(map(is_in_range, started)), len(started)),
+        "median_range_ratio": median(map(range_ratio, started)) if started else None,
     }
+
+
+def range_ratio(told: Told) -> float:
+    """Return how many times the soonest wait the latest one is, 0 without a latest one."""
+    soonest_ns = max(told.forecast.soonest_ns - told.asked_ns, TOLERANCE_NS)
+    return max(0, told.forecast.latest_ns - told.asked_ns) / soonest_ns
 
 
 def share(part: int, whole: int) -> float | None:
@@ -156,6 +190,7 @@ async def run(args: argparse.Namespace) -> Mapping[str, Any]:
         point = Point(name, "headrace", qps, SIGMA, 0.0, args.seed, args.scale, load="tenants")
         found[name] = {"qps": qps, **figures(ask(point, traces))}
         bars.append(report.Bar(f"{name}.good_share", ">=", GOOD_SHARE))
+        bars.append(report.Bar(f"{name}.in_range_share", ">=", GOOD_SHARE))
     return report.build("predictions", found, bars, command=sys.argv[1:])
 
 
