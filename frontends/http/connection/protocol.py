@@ -9,7 +9,8 @@ these rules added:
   a paused transport does not notice that its peer has gone;
 * `connection_lost` calls the callback that the running exchange left here, in the same loop turn;
 * an offer of another protocol is not heard, so that a body behind it arrives;
-* an HTTP/1.0 client gets no chunks.
+* an HTTP/1.0 client gets no chunks;
+* what cannot be accepted is answered after the good requests before it, and ends the connection.
 
 A client that ends its side of the connection looks exactly like one that has closed it. If it waits
 for something generated, which would go on for nobody, it counts as gone at once; every other answer
@@ -81,6 +82,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._weight = RequestWeight(limits, budget)
         self._has_ended_message = False
         self._refusal: ApiError | None = None
+        self._last_answer: ApiError | None = None
         self._ahead = b""
         self._waiting: tuple[RequestResponseCycle, ASGI3Application] | None = None
         self._running: RequestResponseCycle | None = None
@@ -240,6 +242,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if not self.transport.is_closing():
             self._feed_held()
+            self._refuse_at_last()
         if self._has_ended and self._running is None:
             self.transport.close()
         if self.transport.is_closing():
@@ -312,16 +315,28 @@ class LimitedProtocol(HttpToolsProtocol):
         self._refuse(_late("body", self._limits.body_timeout_s))
 
     def _refuse(self, refusal: ApiError) -> None:
-        """Answer without an application, and read on so that no reset overtakes the answer."""
+        """Answer without an application, after whatever came before, and read on so that no reset
+        overtakes the answer.
+        """
+        if self._phase is Phase.BODY:
+            self.cycle.body = bytearray()  # it will never be complete
         self._phase = Phase.CLOSING
         self._waiting = None
+        self._weight.release()
         if self._running is not None:
-            self.cut()
+            self._deadline.stop()
+            self._last_answer = refusal
             return
         self._telemetry.count_response(refusal.status)
         self.transport.write(_response(refusal))
         self.transport.write_eof()
         self._deadline.set(self._limits.linger_s, self.cut)
+
+    def _refuse_at_last(self) -> None:
+        """Give the refusal that had to wait for answers to earlier requests, if there is one."""
+        if self._running is None and self._last_answer is not None:
+            refusal, self._last_answer = self._last_answer, None
+            self._refuse(refusal)
 
     def _enter(self, phase: Phase, timeout_s: float, on_timeout: Callable[[], None]) -> None:
         self._phase = phase

@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 import pytest
 
 from core.messages.tokenizer import Cancel, Generate
+from frontends.http.connection.limits import MAX_PIPELINED_REQUESTS
 from tests.support.http.fake_engine import WAIT_S
 from tests.support.http.http_rig import HttpRig
 from tests.support.http.raw_client import RawReader, completion, request
@@ -321,6 +322,50 @@ def test_pipelined_requests_are_answered_in_order(rig: HttpRig) -> None:
         reader = RawReader(raw)
         assert b"first" in reader.answer().body
         assert b"second" in reader.answer().body
+
+
+@pytest.mark.parametrize(
+    "bad", [b"garbage\r\n\r\n", request("POST", "/tokenize", b"", content_length="99999999")]
+)
+def test_a_bad_request_takes_no_answer_from_those_before_it(rig: HttpRig, bad: bytes) -> None:
+    """Whoever sends a bad request behind good ones gets their answers, then the refusal."""
+    with rig.connect() as raw:
+        raw.sendall(completion("say first") + completion("say second") + bad)
+        reader = RawReader(raw)
+        assert b"first" in reader.answer().body
+        assert b"second" in reader.answer().body
+        assert reader.answer().status in (400, 413)
+        assert reader.is_closed()
+
+
+def test_a_body_that_is_late_does_not_end_the_answer_before_it(start: Start) -> None:
+    """A stream goes on to its end, and only then is the next request refused."""
+    rig = start(body_timeout_ms=SMALL)
+    with rig.connect() as raw:
+        late = request("POST", "/tokenize", b"{}")[:-1]
+        raw.sendall(completion("hold", stream=True) + late)
+        generate = rig.engine.wait_for(Generate)
+        reader = RawReader(raw)
+        reader.head()
+        assert b'"text":"a"' in reader.chunk()
+        expect_silence(raw)
+        rig.engine.finish(generate)
+        while reader.chunk():
+            pass
+        answer = reader.answer()
+        assert (answer.status, answer.code) == (408, "request_timeout")
+
+
+def test_more_pipelined_requests_than_allowed_get_400_after_the_others(rig: HttpRig) -> None:
+    """The first ones are served; the connection ends with a word, not with a reset."""
+    with rig.connect() as raw:
+        raw.sendall(request("GET", "/version") * 40)
+        reader = RawReader(raw)
+        statuses: list[int] = []
+        while not statuses or statuses[-1] == 200:
+            statuses.append(reader.answer().status)
+        assert statuses == [200] * (MAX_PIPELINED_REQUESTS + 1) + [400]
+        assert reader.is_closed()
 
 
 def test_a_request_sent_during_an_answer_waits_for_it(rig: HttpRig) -> None:
