@@ -12,6 +12,7 @@ from core.errors import RETRY_AFTER_MS
 TIME_CONSTANT_S = 10.0
 MIN_RETRY_MS = 100
 MAX_RETRY_MS = 60_000
+MAX_NOTED = 64  # departures
 QUEUE_SHARE_TO_DRAIN = 10  # a refused client is asked to wait until a tenth of the queue has left
 
 
@@ -22,14 +23,17 @@ class DrainRate:
         """Start with nothing seen."""
         self._decayed_tokens = 0.0
         self._updated_ns = 0
+        self._noted: list[tuple[int, int]] = []  # tokens that left and when, not in the average yet
 
     def observe(self, num_tokens: int, now_ns: int) -> None:
         """Take in that a request of `num_tokens` left the queue."""
-        self._decayed_tokens = self._decayed_at(now_ns) + num_tokens
-        self._updated_ns = max(now_ns, self._updated_ns)
+        self._noted.append((num_tokens, now_ns))
+        if len(self._noted) >= MAX_NOTED:
+            self._catch_up()
 
     def tokens_per_s(self, now_ns: int) -> float:
         """Return the present rate."""
+        self._catch_up()
         return self._decayed_at(now_ns) / TIME_CONSTANT_S
 
     def retry_after_ms(self, num_tokens: int, waiting_tokens: int, now_ns: int) -> int:
@@ -41,6 +45,13 @@ class DrainRate:
             return RETRY_AFTER_MS
         ahead = max(num_tokens, waiting_tokens // QUEUE_SHARE_TO_DRAIN)
         return bounded_retry_ms(ceil(1000 * ahead / rate))
+
+    def _catch_up(self) -> None:
+        """Take what was noted into the average: it is asked for far less often than it changes."""
+        for num_tokens, now_ns in self._noted:
+            self._decayed_tokens = self._decayed_at(now_ns) + num_tokens
+            self._updated_ns = max(now_ns, self._updated_ns)
+        self._noted.clear()
 
     def _decayed_at(self, now_ns: int) -> float:
         elapsed_s = max(0, now_ns - self._updated_ns) / NS_PER_S

@@ -47,7 +47,7 @@ from core.models.sharding import divide_decoder
 from core.parallel.ranks import Ranks
 from core.policy.calibration import MeasuredStep
 from core.policy.cost_model import CostBasis
-from core.scheduler.plan import PLAN_ROW, RecordArray, StepPlan, StepResult, empty_copies
+from core.scheduler.plan import NO_COPIES, PLAN_ROW, RecordArray, StepPlan, StepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class LocalExecutor:
             self._swap_space.copy(plan.copies)
             step = self._runner.launch(plan.rows)
         num_tokens = int(plan.rows["num_new_tokens"].sum())
-        heading = replace(plan, rows=np.empty(0, PLAN_ROW), copies=empty_copies())
+        heading = plan._replace(rows=np.empty(0, PLAN_ROW), copies=NO_COPIES)
         running = _Running(step, lambda: self._finish(heading, num_tokens, started_ns, step))
         return running if self._runner.runs_ahead else DoneStep(running.collect())
 

@@ -16,10 +16,10 @@ the last run, or where blocks were evicted since, and leaves room for growth. Bl
 the request: one operation on columns over all of its blocks, which are distinct, not one for each.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,8 +45,7 @@ class BlockKind(IntEnum):
 FREE, HELD, FENCED, EVICTABLE = (int(kind) for kind in BlockKind)
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(NamedTuple):
     """Blocks in the order to use them, and the blocks whose cached content was lost for it."""
 
     block_ids: list[int]
@@ -73,7 +72,6 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.num_free = num_blocks
         self.num_fenced = 0
-        self.held_by: defaultdict[int, int] = defaultdict(int)  # flow → blocks it holds
         self._kinds = bytearray(num_blocks) + bytes([HELD])  # behind the last is nothing free
         self._kind: npt.NDArray[np.uint8] = np.frombuffer(self._kinds, np.uint8)  # the same bytes
         self._cached = np.zeros(num_blocks, np.bool_)
@@ -127,6 +125,11 @@ class BlockPool:
         found: list[int] = cached.tolist()
         return found
 
+    def held_by(self) -> npt.NDArray[np.int64]:
+        """Return how many blocks each flow holds, int64[n]; further flows hold none."""
+        in_use = (self._kind[:-1] == HELD) | (self._kind[:-1] == FENCED)
+        return np.bincount(self._holders[in_use])
+
     def allocate(
         self, count: int, holder: int, *, after: int = NO_BLOCK, room: int = 0
     ) -> Allocation:
@@ -139,7 +142,6 @@ class BlockPool:
         block_ids = self._continue_run(after, count, holder)
         if len(block_ids) < count:
             self._take_runs(block_ids, count, holder, room)
-        self.held_by[holder] += count
         return Allocation(block_ids, evicted)
 
     def grow(self, after: Sequence[int], holders: Sequence[int], room: int) -> Allocation:
@@ -148,13 +150,12 @@ class BlockPool:
         """
         evicted = self._make_free(len(after))
         block_ids, kinds = [], self._kinds
-        for last, holder in zip(after, holders, strict=True):
+        for last in after:
             block_id = last + 1
             if kinds[block_id] != FREE:
                 block_id = self._find_run_with_room(1, room)
                 self._search_from = block_id + 1 + room
             kinds[block_id] = HELD
-            self.held_by[holder] += 1
             block_ids.append(block_id)
         self._references[block_ids] = 1
         self._holders[block_ids] = holders
@@ -171,8 +172,7 @@ class BlockPool:
         unheld = blocks[kinds == EVICTABLE]
         self._evictable.remove(unheld)
         self._holders[unheld] = holder
-        self.held_by[holder] += len(unheld)
-        self.num_fenced -= int(np.count_nonzero(kinds == FENCED))
+        self.num_fenced -= len((kinds == FENCED).nonzero()[0])
         self._kind[blocks] = HELD
         self._references[blocks] += 1
 
@@ -181,7 +181,7 @@ class BlockPool:
         blocks = np.array(block_ids, np.int32)
         fenced = self._fenced_references[blocks] + 1
         left = self._references[blocks] - fenced
-        assert not np.count_nonzero(left < 0), block_ids
+        assert not len((left < 0).nonzero()[0]), block_ids
         self._fenced_references[blocks] = fenced
         self._set_fenced(blocks[left == 0])
 
@@ -189,12 +189,12 @@ class BlockPool:
         """Drop one (`fenced`) reference to each of a request's blocks; the last go first."""
         blocks = np.array(block_ids[::-1], np.int32)
         left = self._references[blocks] - 1
-        assert not np.count_nonzero(left < 0), block_ids
+        assert not len((left < 0).nonzero()[0]), block_ids
         self._references[blocks] = left
         if fenced:
             self._fenced_references[blocks] -= 1
         is_last = left == 0
-        if np.count_nonzero(is_last) == len(blocks):
+        if len(is_last.nonzero()[0]) == len(blocks):
             self._let_go(blocks)
             return
         self._let_go(blocks[is_last])
@@ -233,10 +233,6 @@ class BlockPool:
         assert bool(np.all(fenced <= references))
         assert not np.any(self._cached & (kinds == FREE))
         assert not np.any(~self._cached & (kinds == EVICTABLE))
-        held = np.bincount(self._holders[in_use])
-        assert {i: int(n) for i, n in enumerate(held) if n} == {
-            i: n for i, n in self.held_by.items() if n
-        }
         assert bytes(self._too_long) not in self._kinds, self._too_long
         queued = self._evictable.in_order()
         assert np.array_equal(np.sort(queued), np.flatnonzero(kinds == EVICTABLE))
@@ -294,9 +290,8 @@ class BlockPool:
 
     def _let_go(self, blocks: Blocks) -> None:
         """Their last references are gone: what can be found again stays, evictable."""
-        self.num_fenced -= int(np.count_nonzero(self._kind[blocks] == FENCED))
-        for holder in self._holders[blocks].tolist():
-            self.held_by[holder] -= 1
+        if self.num_fenced:
+            self.num_fenced -= len((self._kind[blocks] == FENCED).nonzero()[0])
         cached = self._cached[blocks]
         kept = blocks[cached]
         self._kind[kept] = EVICTABLE

@@ -14,7 +14,8 @@ behind the prefix that was found is computed again.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from core.kv_cache.block_pool import NO_BLOCK, BlockPool
 from core.kv_cache.digest import chain_digests, namespace_digest
@@ -26,15 +27,14 @@ from core.sampling_params import NO_LOGPROBS
 MAX_GROWTH_ROOM = 16  # free blocks left behind a new run for the request to grow into, at the most
 
 
-@dataclass(frozen=True, slots=True)
-class StartQuote:
+class StartQuote(NamedTuple):
     """What starting a request would take."""
 
     hits: list[int]  # blocks of its prefix that the cache holds
     num_new: int  # further blocks
     num_needed: int  # out of the available ones: new blocks, and hits nobody holds yet
     num_known: int = 0  # tokens that need no computing: those of the hits and of the copies
-    copies: list[int] = field(default_factory=list)  # host blocks that go behind the hits
+    copies: Sequence[int] = ()  # host blocks that go behind the hits
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +147,16 @@ class KVCacheManager:
         del request.block_ids[-count:]
         self.pool.release(block_ids)
 
-    def grow(self, requests: Sequence[Request]) -> list[int]:
-        """Append a block to each of these running requests and return them; so many must be
-        available.
+    def grow(self, requests: Sequence[Request], flows: Sequence[int]) -> list[int]:
+        """Append a block to each of these running requests, of such flows, and return them; so many
+        must be available.
         """
-        last = [request.block_ids[-1] for request in requests]
-        allocation = self.pool.grow(last, [each.flow for each in requests], MAX_GROWTH_ROOM)
+        held = [request.block_ids for request in requests]
+        last = [block_ids[-1] for block_ids in held]
+        allocation = self.pool.grow(last, flows, MAX_GROWTH_ROOM)
         self.prefix_cache.forget(allocation.evicted)
-        for request, block_id in zip(requests, allocation.block_ids, strict=True):
-            request.block_ids.append(block_id)
+        for block_ids, block_id in zip(held, allocation.block_ids, strict=True):
+            block_ids.append(block_id)
         return allocation.block_ids
 
     def commit(self, computed: Iterable[tuple[Request, int, int]]) -> None:
@@ -217,11 +218,11 @@ class KVCacheManager:
             return num_hits * self._block_size
         return max(num_hits * self._block_size, swapped.num_tokens)
 
-    def _copies(self, request: Request, num_hits: int) -> list[int]:
+    def _copies(self, request: Request, num_hits: int) -> Sequence[int]:
         """Return the host blocks that continue a prefix of `num_hits` blocks."""
         swapped = self._swapped.get(request)
         if swapped is None or num_hits < swapped.first_block:
-            return []
+            return ()
         return swapped.host_blocks[num_hits - swapped.first_block :]
 
     def _match(self, request: Request) -> list[int]:

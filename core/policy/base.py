@@ -123,8 +123,7 @@ class Grant(NamedTuple):
     blocked: Blocked = Blocked.NOTHING
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeBatch:
+class DecodeBatch(NamedTuple):
     """The decodes in a step, a column entry each; a promise of 0 is none."""
 
     tenant_index: npt.NDArray[np.int32]
@@ -134,7 +133,7 @@ class DecodeBatch:
     ttft_deadline_ns: npt.NDArray[np.int64]
     itl_cap_ns: npt.NDArray[np.int64]
     last_token_ns: npt.NDArray[np.int64]  # when it was delivered; 0 = it is on its way
-    rows: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    rows: npt.NDArray[np.int64] = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +159,7 @@ class Standing:
     budget_tats_ns: Mapping[str, int] = field(default_factory=dict)  # when that is full again
 
 
-@dataclass(frozen=True, slots=True)
-class Accounts:
+class Accounts(NamedTuple):
     """What the policy charges by, and what nobody is charged for."""
 
     price_epoch: int = 0  # of the prices in force; 0 = nobody is charged

@@ -14,6 +14,7 @@ how a decision is made, how a forward is run.
 
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -164,13 +165,10 @@ def empty_logprobs() -> RecordArray:
     return np.empty(0, LOGPROB)
 
 
-def empty_copies() -> RecordArray:
-    """Return COPY[0]."""
-    return np.empty(0, COPY)
+NO_COPIES: RecordArray = np.empty(0, COPY)
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(NamedTuple):
     """One step of one replica: which rows compute how many tokens from which position.
 
     Decode rows come first. Copies are made before anything is computed, those out before those in;
@@ -182,7 +180,7 @@ class StepPlan:
     step: int  # per replica, from 1, without gaps
     rows: RecordArray  # PLAN_ROW[n]
     scheduler_epoch: int = 0  # which scheduler instance planned it; set by the scheduler's loop
-    copies: RecordArray = field(default_factory=empty_copies)  # COPY[m]
+    copies: RecordArray = NO_COPIES  # COPY[m]
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,9 @@ class PlannedRows(NamedTuple):
         mask: npt.NDArray[np.bool_] = (self.records["flags"] & _SAMPLE) != 0
         return mask
 
-    def chosen(self, mask: npt.NDArray[np.bool_]) -> "PlannedRows":
-        """Return the part of the plan that `mask`, bool[n], selects."""
-        return PlannedRows(self.records[mask], self.rows[mask], self.ends[mask])
+    def chosen(self, places: Rows) -> "PlannedRows":
+        """Return the rows of the plan at `places`."""
+        return PlannedRows(self.records[places], self.rows[places], self.ends[places])
 
 
 def plan_rows(table: RunningTable, decodes: Rows, prompts: Mapping[Request, int]) -> PlannedRows:
@@ -62,9 +62,9 @@ def _write_decodes(table: RunningTable, rows: Rows, out: RecordArray) -> npt.NDA
     out["num_new_tokens"] = 1
     out["first_position"] = positions
     out["flags"] = _SAMPLE
-    is_fed_back = positions >= table.num_tokens[rows]
-    if np.count_nonzero(is_fed_back):
-        out["flags"][is_fed_back] = _SAMPLE | _FEEDBACK
+    fed_back = (positions >= table.num_tokens[rows]).nonzero()[0]
+    if len(fed_back):
+        out["flags"][fed_back] = _SAMPLE | _FEEDBACK
     ends: npt.NDArray[np.int32] = positions + np.int32(1)
     return ends
 

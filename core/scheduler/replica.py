@@ -13,6 +13,7 @@ acknowledged, so nothing stays fenced), and may be given up for good.
 from collections import deque
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,8 +36,7 @@ class ReplicaState(IntEnum):
     GONE = 2  # given up
 
 
-@dataclass(frozen=True, slots=True)
-class PlanInFlight:
+class PlanInFlight(NamedTuple):
     """A plan that was handed out and not acknowledged."""
 
     step: int

@@ -182,8 +182,9 @@ class RunningTable:
         stopped = np.zeros(len(rows), np.bool_)
         for column in self._stop_token_ids[: self._num_stop_columns]:
             stopped |= column[rows] == token_ids
-        if np.count_nonzero(stopped):
-            stopped &= self.num_tokens[rows] >= self.min_stop_tokens[rows]
+        found = stopped.nonzero()[0]
+        if len(found):
+            stopped[found] = self.num_tokens[rows[found]] >= self.min_stop_tokens[rows[found]]
         return stopped
 
     def decode_rows(self) -> Rows:

@@ -229,10 +229,8 @@ def _held_by_flow(scheduler: Scheduler) -> Counts:
     for replica in scheduler.replicas:
         if replica.state is not ReplicaState.UP:  # its pool died with the executor
             continue
-        held_by = replica.kv.pool.held_by
-        flows = np.fromiter(held_by, np.int64, len(held_by))
-        held = np.fromiter(held_by.values(), np.int64, len(held_by))
-        counts += np.bincount(flows, held, len(counts)).astype(np.int64)[: len(counts)]
+        held = replica.kv.pool.held_by()[: len(counts)]
+        counts[: len(held)] += held
     return counts
 
 

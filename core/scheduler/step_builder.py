@@ -62,9 +62,10 @@ class StepBuilder:
         """Put every decode that has memory for its next token into the step."""
         table = self._table
         rows = table.decode_rows()
-        is_full = table.num_blocks[rows] * self._settings.block_size <= table.num_scheduled[rows]
-        if np.count_nonzero(is_full):
-            rows = self._memory.grow(rows, rows[is_full])
+        num_slots = table.num_blocks[rows] * self._settings.block_size
+        full = rows[num_slots <= table.num_scheduled[rows]]
+        if len(full):
+            rows = self._memory.grow(rows, full)
         self._decode_rows = rows
         self.tokens_left -= len(rows)
         for row in table.prefill_rows().tolist():

@@ -15,16 +15,19 @@ flight still compute for a victim is not waited for: a swap keeps what was ackno
 stay fenced as after any preemption, and a partial preemption becomes a whole one.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from core.kv_cache.manager import BlockCopy, StartQuote
 from core.metering import PreemptionCause
 from core.policy.base import Relief
 from core.request import Request
-from core.scheduler.plan import COPY, CopyDirection, RecordArray, empty_copies
+from core.scheduler.plan import COPY, NO_COPIES, CopyDirection, RecordArray
 from core.scheduler.replica import Replica
 from core.scheduler.running_table import Rows
 from core.scheduler.scheduler import Scheduler
+from core.tenancy.classes import NUM_CLASSES
 
 
 class StepMemory:
@@ -49,7 +52,7 @@ class StepMemory:
         limit = self._scheduler.settings.max_preemptions
         return [r for r in self._table.running() if r.num_preemptions < limit]
 
-    def has_room_for(self, copies: list[int]) -> bool:
+    def has_room_for(self, copies: Sequence[int]) -> bool:
         """Tell whether the plan can make so many copies more."""
         return len(copies) <= self._copies_left()
 
@@ -66,7 +69,8 @@ class StepMemory:
             rows = self._still_decodes(rows, waiting)
             needing = self._still_decodes(needing, waiting)
         kv, table = self._replica.kv, self._table
-        block_ids = kv.grow(table.requests_at(needing))
+        flows = table.tenant_index[needing] * NUM_CLASSES + table.traffic_class[needing]
+        block_ids = kv.grow(table.requests_at(needing), flows.tolist())
         self._replica.rows.append_blocks(needing, table.num_blocks[needing], block_ids)
         table.num_blocks[needing] += 1
         return rows
@@ -114,7 +118,7 @@ class StepMemory:
     def copies(self) -> RecordArray:
         """Return the copies of the step, COPY[m]."""
         if not self._out and not self._in:
-            return empty_copies()
+            return NO_COPIES
         out = [(CopyDirection.OUT, each.block_id, each.host_block) for each in self._out]
         back = [
             (CopyDirection.IN, each.block_id, each.host_block)

@@ -13,6 +13,7 @@ from core.scheduler.step_samples import StepSamples
 from core.tenancy.classes import CLASS_NAMES
 
 MAX_ROWS = 100_000
+MAX_NOTED = 64  # of these
 
 COLUMNS = (
     "arrival_ns", "prompt_tokens", "output_tokens", "max_tokens", "prefix_hit_tokens", "tenant",
@@ -37,6 +38,7 @@ class TraceLog:
         """Start with none; the ring takes its memory as it fills."""
         self.num_rows = 0  # since the start, kept or not
         self._ring = np.zeros(max_rows, _ROW)
+        self._noted: list[tuple[int, ...]] = []  # the last rows, not in the ring yet
         self._tenants: dict[str, int] = {}
         self._names: list[str] = []
         self.steps = StepSamples()
@@ -49,7 +51,7 @@ class TraceLog:
     def add(self, request: Request, now_ns: int) -> None:
         """Note the end of `request`."""
         rejection = request.rejection
-        self._ring[self.num_rows % len(self._ring)] = (
+        noted = (
             request.arrival_ns,
             request.prompt_len,
             request.num_output_tokens,
@@ -63,13 +65,24 @@ class TraceLog:
             request.first_token_ns and request.first_token_ns - request.arrival_ns,
             now_ns - request.arrival_ns,
         )
+        self._noted.append(noted)
         self.num_rows += 1
+        if len(self._noted) >= MAX_NOTED:
+            self._write()
 
     def rows(self, first: int, limit: int) -> list[Row]:
         """Return up to `limit` rows from number `first` on, which must still be there."""
         assert first >= self.first_row, (first, self.first_row)
+        self._write()
         numbers = np.arange(first, min(first + limit, self.num_rows))
         return [self._row(record) for record in self._ring[numbers % len(self._ring)].tolist()]
+
+    def _write(self) -> None:
+        """Put what was noted into the ring, all at once."""
+        kept = self._noted[-len(self._ring) :]
+        places = np.arange(self.num_rows - len(kept), self.num_rows) % len(self._ring)
+        self._ring[places] = np.array(kept, _ROW)
+        self._noted.clear()
 
     def _tenant(self, name: str) -> int:
         index = self._tenants.setdefault(name, len(self._names))

@@ -28,6 +28,8 @@ class WaitingQueue:
         self.num_swapped = 0
         self._policy = policy
         self._tenants = metering.tenants
+        self._num_waiting_of_tenant = self._tenants.num_waiting.data  # faster than the arrays
+        self._waiting_tokens_of_tenant = self._tenants.waiting_tokens.data
         self.num_waiting_by_flow = np.zeros(len(metering.tenants.requests) * NUM_CLASSES, np.int64)
         self._members: dict[Request, None] = {}
         self._never_started: dict[Request, None] = {}  # in the order of arrival here
@@ -116,5 +118,5 @@ class WaitingQueue:
         self.num_waiting += sign
         self.num_waiting_by_flow[request.flow] += sign
         self.waiting_tokens += num_tokens
-        self._tenants.num_waiting[request.tenant_index] += sign
-        self._tenants.waiting_tokens[request.tenant_index] += num_tokens
+        self._num_waiting_of_tenant[request.tenant_index] += sign
+        self._waiting_tokens_of_tenant[request.tenant_index] += num_tokens

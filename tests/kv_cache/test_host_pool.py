@@ -102,7 +102,7 @@ def test_copies_behind_a_prefix_that_is_gone_are_useless() -> None:
     manager.release(first)
     run(manager, make_request(3, 64, first_token=100))
     quote = manager.quote(second, 12)
-    assert (quote.hits, quote.copies, quote.num_known) == ([], [], 0)
+    assert (quote.hits, quote.copies, quote.num_known) == ([], (), 0)
 
 
 def test_what_the_cache_still_has_is_not_copied_back() -> None:

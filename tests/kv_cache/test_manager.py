@@ -91,7 +91,7 @@ def test_generated_blocks_are_found_in_the_next_turn() -> None:
     start(manager, first)
     first.token_ids[6:12] = range(16, 22)
     first.num_output_tokens = 6
-    manager.grow([first])
+    manager.grow([first], [first.flow])
     manager.commit([(first, 0, 3)])
     assert start(manager, make_request(2, 14)) == 12
 

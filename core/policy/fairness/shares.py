@@ -204,10 +204,14 @@ class Shares:
             steps = charges = 0
         self._held[replica] = (steps, charges)
 
-    def advance(self, serviceable: Mask) -> None:
-        """Work V out for both levels: which flows could use more, bool[flows]."""
-        self._classes.advance(self._tenants.advance(serviceable.reshape(-1, NUM_CLASSES)))
+    def advance(self, serviceable: Mask) -> bool:
+        """Work V out for both levels, given which flows could use more, bool[flows]; tell whether
+        any could.
+        """
+        classes = self._tenants.advance(serviceable.reshape(-1, NUM_CLASSES))
+        self._classes.advance(classes)
         self._is_stale = False
+        return bool(classes)
 
     def tenants_within(self) -> Mask:
         """Return which tenants are within their window of each class, bool[tenants, classes]."""
@@ -305,8 +309,8 @@ class Shares:
         self._tenants.advance(wanting)
         self._tenants.level(running & ~some_want)
         self._rests.were_level(~some_want)
-        classes = some_want if some_want.any() else _any_tenant(running)
-        self._classes.advance(np.flatnonzero(classes).tolist())
+        classes = some_want.nonzero()[0].tolist() or _any_tenant(running).nonzero()[0].tolist()
+        self._classes.advance(classes)
         self._is_stale = False
 
     def _wanting(self) -> Mask:

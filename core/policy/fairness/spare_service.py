@@ -61,9 +61,7 @@ class SpareService:
             return None
         spared: Mask = decodes.context_tokens < until.take(decodes.rows, mode="clip")
         spared &= decodes.rows < len(until)
-        if np.count_nonzero(spared):
-            return spared
-        return None
+        return spared if len(spared.nonzero()[0]) else None
 
     def has(self, replica: int, row: int, context: int) -> bool:
         """Tell whether the decode of a row at `context` does not count."""

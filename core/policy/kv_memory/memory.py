@@ -13,8 +13,8 @@ thrown away or the class has memory reserved.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil
+from typing import NamedTuple
 
 from core.policy.base import Blocked, Preemption, ReplicaLoad, Step
 from core.policy.cost_model import CostModel
@@ -32,8 +32,7 @@ from core.tenancy.classes import TrafficClass
 LOOK_EVERY = 8  # steps; in between a peak stays what it was while all grow as foreseen
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(NamedTuple):
     """What must stay available when a request starts, blocks, by what it is for."""
 
     growth: int = 0  # of those that run, and its own

@@ -70,9 +70,7 @@ def decode_work(decodes: DecodeBatch, kept: Mask | None = None) -> StepWork:
     """Return the sums of the decodes in `kept`, bool[n], or of all."""
     contexts = decodes.context_tokens if kept is None else decodes.context_tokens[kept]
     count = len(contexts)
-    return StepWork(
-        num_decodes=count, decode_context=int(np.add.reduce(contexts)), num_outputs=count
-    )
+    return StepWork(0, 0, 0.0, count, int(np.add.reduce(contexts)), count)
 
 
 def _slack_ns(decodes: DecodeBatch, begin_ns: int, delivery_ns: int) -> Times:

@@ -26,6 +26,7 @@ from core.tenancy.classes import NUM_CLASSES, TrafficClass
 
 LONGEST_PAUSE_NS = 2 * NS_PER_S
 PATIENT_NS = UNLIMITED_NS - LONGEST_PAUSE_NS
+_NO_WORK = StepWork()
 WORTH_A_PAUSE = 8  # a pause for an urgent prompt gains at least this part of the step
 
 
@@ -91,7 +92,7 @@ class Pauses:
 
 def is_light(model: CostModel, decodes_ns: int, limit_ns: int) -> bool:
     """Tell whether decodes fit into a step so easily that it is not worth a pause."""
-    gain_ns = decodes_ns - model.duration_ns(StepWork())
+    gain_ns = decodes_ns - model.duration_ns(_NO_WORK)
     return decodes_ns <= limit_ns and gain_ns * WORTH_A_PAUSE < limit_ns
 
 

@@ -192,7 +192,7 @@ class Contenders:
     def _extend(self) -> int:
         """Return the flow whose turn it is though nobody within the windows can use the step."""
         can_use = self._order.with_head(but=self._capped())
-        if not np.count_nonzero(can_use):
+        if not len(can_use.nonzero()[0]):
             return -1
         self._order.open_windows()
         flow = self._order.earliest(self._shares.classes_within())

@@ -52,12 +52,11 @@ class HeadOrder:
         """Work out V, and the due times of the heads that are within the window of their tenant."""
         if self._serviceable is None:
             self._serviceable = self.with_head()
-        self._shares.advance(self._serviceable)
-        if not np.count_nonzero(self._serviceable):
+        if not self._shares.advance(self._serviceable):
             return
         keys = self._due_ns
         unpromised = (keys >= NO_PROMISE_NS) & (keys < NOBODY_NS)
-        if np.count_nonzero(unpromised):
+        if len(unpromised.nonzero()[0]):
             keys = np.where(unpromised, NO_PROMISE_NS + self._shares.leads(), keys)
         if self._crowding is not None:
             later = self._crowding & (keys < NO_PROMISE_NS)
@@ -75,7 +74,7 @@ class HeadOrder:
         It opens the windows anew, before anything is granted.
         """
         others = self.with_head(but=classes)
-        if not np.count_nonzero(others):
+        if not len(others.nonzero()[0]):
             return False
         self._serviceable = others
         self.open_windows()
@@ -83,13 +82,11 @@ class HeadOrder:
 
     def earliest(self, classes: Iterable[int]) -> int:
         """Return the flow of `classes`, within caps and windows, whose head is due first, or -1."""
-        first_ns, most = self.first_ns, self._most
-        keys = [
-            (first_ns[c], self._first_due_ns[c], self._first[c])
-            for c in classes
-            if first_ns[c] < NOBODY_NS and most[c] > 0
-        ]
-        return min(keys)[2] if keys else -1
+        earliest = (NOBODY_NS, NOBODY_NS, -1)
+        for c in classes:
+            if self.first_ns[c] < NOBODY_NS and self._most[c] > 0:
+                earliest = min(earliest, (self.first_ns[c], self._first_due_ns[c], self._first[c]))
+        return earliest[2]
 
     def any_earliest(self) -> int:
         """Return the flow whose head is due first, within its window or not, or -1."""

@@ -37,7 +37,11 @@ class StepShares:
         self._has_memory = [config.reserved_kv_fraction > 0 for config in configs]
         self._reserved = [config.reserved_step_fraction for config in configs]
         self.reserving = [c for c, fraction in enumerate(self._reserved) if fraction]
-        self._most = [config.max_step_fraction for config in configs]
+        self._capped = {
+            c: config.max_step_fraction
+            for c, config in enumerate(configs)
+            if config.max_step_fraction != 1
+        }
         self._opened: dict[int, StepTokens] = {}  # by replica: of the last step
         self._patience_ns = [
             int((1 - RESERVE_AFTER) * config.ttft_ms * NS_PER_MS) or NOBODY_NS for config in configs
@@ -60,23 +64,15 @@ class StepShares:
     def open(self, decodes: DecodeBatch, capacity: int, replica: int) -> "StepTokens":
         """Share out a step of `capacity` tokens, of which the `decodes` have theirs."""
         used = np.bincount(decodes.traffic_class, minlength=NUM_CLASSES).tolist()
-        saved = self._saved(replica)
-        opened = self._opened[replica] = StepTokens(
-            self,
-            reserved=[
-                ceil(share * capacity) - n for share, n in zip(self._reserved, used, strict=True)
-            ],
-            most=[
-                UNLIMITED if most == 1 else self._cap(int(most * capacity), left) - n
-                for most, left, n in zip(self._most, saved, used, strict=True)
-            ],
-        )
+        before, most = self._opened.get(replica), [UNLIMITED] * NUM_CLASSES
+        for c, share in self._capped.items():
+            saved = max(0, before.most[c]) if before else 0
+            most[c] = self._cap(int(share * capacity), saved) - used[c]
+        reserved = [-n for n in used]
+        for c in self.reserving:
+            reserved[c] += ceil(self._reserved[c] * capacity)
+        opened = self._opened[replica] = StepTokens(self, reserved, most)
         return opened
-
-    def _saved(self, replica: int) -> list[int]:
-        """Return what each class has left of its cap."""
-        opened = self._opened.get(replica)
-        return [max(0, left) for left in opened.most] if opened else [0] * NUM_CLASSES
 
     def _cap(self, share: int, saved: int) -> int:
         return max(self._tile, min(SAVED_STEPS * share, share + saved))

@@ -16,7 +16,6 @@ made good by treating the replica as restarted: its requests are recomputed.
 import logging
 from collections import ChainMap
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from core.clock import NS_PER_MS, Clock
 from core.engine_core import EngineCore
@@ -230,7 +229,7 @@ class SchedulerLoop:
                 self.core.metering.schedule_time.observe_ns(spent_ns)
                 self.core.metering.step_tokens.observe(int(plan.rows["num_new_tokens"].sum()))
                 self._result_ns = 0
-                sent = sender.send(plan_parts(replace(plan, scheduler_epoch=self._epoch)))
+                sent = sender.send(plan_parts(plan._replace(scheduler_epoch=self._epoch)))
                 assert sent, f"plan ring {replica} is full"
                 began_ns = clock.now_ns()
         return planned
