@@ -2,6 +2,10 @@
 
 Owns: the hard limits at arrival and the wording of each refusal. Never knows: queues or pools
 themselves, only their numbers. The first limit that is broken is the answer.
+
+Where several tenants share the queue, none may have more of it than some times what is still free:
+whoever floods it alone ends at 8/9 of it, and the rest is there for those who come later. Dynamic
+thresholds: Choudhury and Hahne, IEEE/ACM Transactions on Networking 6 (2), 1998.
 """
 
 from collections.abc import Iterator
@@ -10,6 +14,8 @@ from dataclasses import dataclass
 from core.errors import RETRY_AFTER_MS, Rejection, RejectionReason
 from core.request import Request
 from core.scheduler.settings import EngineSettings
+
+TIMES_FREE = 8  # what a tenant may have waiting, in what all of them leave free
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +28,9 @@ class AdmissionState:
     needed_blocks: int  # for prompt + max_tokens
     num_waiting: int
     waiting_tokens: int
+    is_shared: bool  # by several tenants
+    tenant_waiting: int
+    tenant_waiting_tokens: int
     retry_after_ms: int  # until the queue has room, from its drain rate
 
 
@@ -31,6 +40,8 @@ def refusal(request: Request, settings: EngineSettings, state: AdmissionState) -
     reasons = _impossible(request, settings, state)
     if not resumed:
         reasons = _either(reasons, _overload(request, settings, state))
+    if state.is_shared and not request.was_queued:
+        reasons = _either(reasons, _crowding_out(settings, state))
     return next(reasons, None)
 
 
@@ -92,3 +103,25 @@ def _overload(
             waiting_tokens,
             settings.max_queued_tokens,
         )
+
+
+def _crowding_out(settings: EngineSettings, state: AdmissionState) -> Iterator[Rejection]:
+    """Yield why one tenant has enough of the queue that it shares."""
+    for reason, knob, own, waiting, limit in (
+        (
+            RejectionReason.QUEUE_FULL_REQUESTS,
+            "scheduler.max_queued_requests",
+            state.tenant_waiting,
+            state.num_waiting,
+            settings.max_queued_requests,
+        ),
+        (
+            RejectionReason.QUEUE_FULL_TOKENS,
+            "scheduler.max_queued_tokens",
+            state.tenant_waiting_tokens,
+            state.waiting_tokens,
+            settings.max_queued_tokens,
+        ),
+    ):
+        if own >= TIMES_FREE * (limit - waiting):
+            yield Rejection(reason, state.retry_after_ms, knob, own, TIMES_FREE * (limit - waiting))

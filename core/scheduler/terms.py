@@ -93,5 +93,8 @@ class Terms:
             needed_blocks=self._routing.needed_blocks(request),
             num_waiting=self._waiting.num_waiting,
             waiting_tokens=self._waiting.waiting_tokens,
+            is_shared=len(self._limits.tenants) > 1,
+            tenant_waiting=self._waiting.num_waiting_of(request.tenant_index),
+            tenant_waiting_tokens=self._waiting.waiting_tokens_of(request.tenant_index),
             retry_after_ms=self._waiting.retry_after_ms(request, now_ns),
         )

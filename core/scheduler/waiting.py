@@ -87,6 +87,14 @@ class WaitingQueue:
             if waiting:
                 yield flow, next(iter(waiting)).arrival_ns
 
+    def num_waiting_of(self, tenant_index: int) -> int:
+        """Return how many requests of a tenant wait for their start."""
+        return self._num_waiting_of_tenant[tenant_index]
+
+    def waiting_tokens_of(self, tenant_index: int) -> int:
+        """Return prompt + max_tokens of these, tokens."""
+        return self._waiting_tokens_of_tenant[tenant_index]
+
     def retry_after_ms(self, request: Request, now_ns: int) -> int:
         """Return when the queue will probably have room for `request`, ms."""
         return self._drain_rate.retry_after_ms(request.max_length, self.waiting_tokens, now_ns)

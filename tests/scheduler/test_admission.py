@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from core.errors import RejectionReason
 from core.scheduler.admission import AdmissionState, refusal
 from tests.support.scheduler.checked_engine import make_request, make_settings
@@ -14,6 +16,9 @@ ROOMY = AdmissionState(
     needed_blocks=2,
     num_waiting=0,
     waiting_tokens=0,
+    is_shared=False,
+    tenant_waiting=0,
+    tenant_waiting_tokens=0,
     retry_after_ms=700,
 )
 
@@ -66,6 +71,39 @@ def test_a_request_larger_than_the_whole_queue_is_not_told_to_retry() -> None:
     rejection = refusal(make_request(prompt_len=48, max_tokens=4), LIMITS, ROOMY)
     assert rejection is not None
     assert rejection.retry_after_ms == 0
+
+
+FLOODED = replace(ROOMY, is_shared=True, tenant_waiting=16, num_waiting=16)
+WIDE = make_settings(max_model_len=100, max_queued_requests=18, max_queued_tokens=900)
+
+
+@pytest.mark.parametrize(
+    ("state", "knob", "numbers"),
+    [
+        (FLOODED, "scheduler.max_queued_requests", (16, 16)),
+        (
+            replace(FLOODED, num_waiting=3, tenant_waiting_tokens=801, waiting_tokens=800),
+            "scheduler.max_queued_tokens",
+            (801, 800),
+        ),
+    ],
+)
+def test_nobody_crowds_the_others_out_of_a_shared_queue(
+    state: AdmissionState, knob: str, numbers: tuple[int, int]
+) -> None:
+    """Whoever has eight times what is free gets no more; the rest is there for another, and all of
+    it for a tenant who is alone. What an earlier scheduler let in stays.
+    """
+    rejection = refusal(make_request(), WIDE, state)
+    assert rejection is not None
+    assert (rejection.knob, (rejection.measured, rejection.threshold)) == (knob, numbers)
+    assert rejection.retry_after_ms == 700
+    another = replace(state, tenant_waiting=0, tenant_waiting_tokens=0)
+    assert refusal(make_request(), WIDE, another) is None
+    assert refusal(make_request(), WIDE, replace(state, is_shared=False)) is None
+    let_in = make_request()
+    let_in.was_queued = True
+    assert refusal(let_in, WIDE, state) is None
 
 
 def test_draining_and_missing_replicas_refuse_everybody() -> None:

@@ -3,10 +3,13 @@
 import pytest
 
 from core.errors import RejectionReason
+from core.policy.limits import Limits
 from core.request import Request, RequestStatus
 from core.sampling_params import SamplingParams
 from core.scheduler import events as ev
 from core.scheduler.plan import OutputKind
+from core.tenancy.tenancy import Tenancy
+from core.tenancy.tenants import TenantConfig
 from tests.support.scheduler.checked_engine import NS_PER_S, CheckedEngine, make_settings
 
 FOREVER = SamplingParams(ignore_eos=True)
@@ -19,7 +22,9 @@ def make_engine(*, up: bool = True, **overrides: object) -> CheckedEngine:
     return engine
 
 
-def submit(engine: CheckedEngine, request_id: int, prompt_len: int = 4, **fields: int) -> Request:
+def submit(
+    engine: CheckedEngine, request_id: int, prompt_len: int = 4, **fields: object
+) -> Request:
     prompt = [request_id] * prompt_len
     request = engine.make_request(request_id, prompt, 4, sampling=FOREVER, **fields)  # type: ignore[arg-type]
     return engine.submit(request)
@@ -53,6 +58,19 @@ def test_a_full_queue_refuses_at_once(overrides: dict[str, int], expected: Rejec
     engine.start()
     engine.run()
     assert all(request.status is RequestStatus.FINISHED_LENGTH for request in accepted)
+
+
+def test_a_tenant_that_floods_the_queue_leaves_room_for_another() -> None:
+    """Sixteen of eighteen places are for one of two tenants, and the next two for the other."""
+    limits = Limits.of_tenancy(Tenancy(tenants=(TenantConfig(name="a"), TenantConfig(name="b"))))
+    engine = make_engine(up=False, max_queued_requests=18, limits=limits)
+    flood = [submit(engine, k, tenant="a") for k in range(1, 31)]
+    assert [k for k, each in enumerate(flood) if each.status is RequestStatus.WAITING] == [
+        *range(16)
+    ]
+    assert reason(flood[16]) is RejectionReason.QUEUE_FULL_REQUESTS
+    others = [submit(engine, k, tenant="b").status for k in range(31, 34)]
+    assert others == [RequestStatus.WAITING, RequestStatus.WAITING, RequestStatus.FINISHED_SHED]
 
 
 def test_a_started_request_makes_room_in_the_queue() -> None:
