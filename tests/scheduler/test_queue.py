@@ -65,9 +65,8 @@ def test_a_tenant_that_floods_the_queue_leaves_room_for_another() -> None:
     limits = Limits.of_tenancy(Tenancy(tenants=(TenantConfig(name="a"), TenantConfig(name="b"))))
     engine = make_engine(up=False, max_queued_requests=18, limits=limits)
     flood = [submit(engine, k, tenant="a") for k in range(1, 31)]
-    assert [k for k, each in enumerate(flood) if each.status is RequestStatus.WAITING] == [
-        *range(16)
-    ]
+    assert all(request.status is RequestStatus.WAITING for request in flood[:16])
+    assert all(request.status is RequestStatus.FINISHED_SHED for request in flood[16:])
     assert reason(flood[16]) is RejectionReason.QUEUE_FULL_REQUESTS
     others = [submit(engine, k, tenant="b").status for k in range(31, 34)]
     assert others == [RequestStatus.WAITING, RequestStatus.WAITING, RequestStatus.FINISHED_SHED]
