@@ -61,7 +61,7 @@ def _wait(record: Record) -> Iterator[Line]:
     yield line((f" waits for {blocked}: ", Tone.NOTICE), reason.sentence)
     yield line(
         " ", f"{numbers}   " if numbers else "",
-        ("start expected ", Tone.FAINT), *_expected(record),
+        ("start ", Tone.FAINT), *_expected(record),
         (f"   {count(number(record, 'place'))} before it", Tone.PLAIN),
         ("   here for ", Tone.FAINT), duration(number(record, "age_s")),
     )  # fmt: skip
@@ -79,11 +79,10 @@ def _expected(record: Record) -> Iterator[Span]:
     if record.get("predicted_start_in_ms") is None:
         yield "not foreseen", Tone.PLAIN
     else:
-        yield f"in {duration(number(record, 'predicted_start_in_ms') / 1000)}", Tone.PLAIN
-        if record.get("latest_start_in_ms") is not None:
-            soonest_s = number(record, "soonest_start_in_ms") / 1000
-            latest_s = number(record, "latest_start_in_ms") / 1000
-            yield f", {duration(soonest_s)} to {duration(latest_s)}", Tone.PLAIN
+        ends = ("soonest_start_in_ms", "latest_start_in_ms")
+        told = ends if record.get(ends[-1]) is not None else ("predicted_start_in_ms",)
+        times = [duration(number(record, key) / 1000) for key in told]
+        yield f"in {' to '.join(times)}", Tone.PLAIN
         if record.get("is_doubtful"):
             yield ", or refused", Tone.NOTICE
 
