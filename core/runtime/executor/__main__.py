@@ -26,7 +26,6 @@ from core.supervision.actions import EXIT_LOST_RANK, EXIT_OK, EXIT_UNUSABLE
 from core.user_directories import cache_directory
 from ipc.child import Child
 from ipc.heartbeat import HeartbeatState
-from ipc.niceness import stand_back
 
 
 def executor_settings(
@@ -89,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
 def run(child: Child, clock: Clock) -> None:
     """Load the executor and compute plans until SIGTERM; raises HeadraceError."""
     child.stamp(HeartbeatState.LOADING, clock.now_ns())
-    stand_back(NICENESS)
+    os.nice(NICENESS)  # among its session only: as a session it would lose steps to clients
     config = config_from_json(bytes(child.setup.config))
     card = card_from_json(child.setup.model)
     channels, doorbells = attach_executor(child)
