@@ -26,7 +26,6 @@ from dashboard.source.demo import DemoSource
 from dashboard.source.live import LiveSource
 from dashboard.source.replay import ReplaySource
 from ipc.errors import EngineNotFoundError, RunDirectoryError
-from ipc.niceness import stand_back
 from ipc.run_directory import RunDirectory
 
 DESCRIPTION = """Show a running engine of this user: tenants, queues, memory, promises, requests.
@@ -98,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
             ASCII if args.ascii else UNICODE, args.hertz, readonly=args.readonly, folder=Path.cwd()
         )
         app = DashboardApp(source, options, recorder)
-        stand_back(NICENESS)
+        os.nice(NICENESS)
         collect_rarely()
         app.run()
         return app.return_code or 0

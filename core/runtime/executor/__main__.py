@@ -88,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
 def run(child: Child, clock: Clock) -> None:
     """Load the executor and compute plans until SIGTERM; raises HeadraceError."""
     child.stamp(HeartbeatState.LOADING, clock.now_ns())
-    os.nice(NICENESS)  # among its session only: as a session it would lose steps to clients
+    os.nice(NICENESS)
     config = config_from_json(bytes(child.setup.config))
     card = card_from_json(child.setup.model)
     channels, doorbells = attach_executor(child)
