@@ -3,7 +3,7 @@
 python -m scripts.bench.benchmarks.dashboard.caller ENGINE
 
 Owns: the pace and the commands. Each command goes over one line that stays open, as from a
-dashboard or `ctl --follow`; to start a `ctl` for each would measure the start of an interpreter.
+dashboard; to start a `ctl` for each would measure the start of an interpreter.
 """
 
 import itertools
