@@ -7,6 +7,7 @@ from core.config.scheduling import PolicyConfig
 from core.policy.base import ReplicaLoad, RunningRows
 from core.policy.cost_model import CostBasis
 from core.policy.fairness.prices import PriceBook
+from core.policy.fairness.rests import KEPT_WINDOWS
 from core.policy.fairness.shares import RESIDENCY_STEPS, Shares
 from core.policy.limits import Limits
 from core.policy.queues.flows import Flows
@@ -182,12 +183,20 @@ def test_a_tenant_that_returns_has_saved_nothing_up() -> None:
     assert rig.shares.over_share(idle.flow) == rig.shares.over_share(busy.flow)
 
 
-@pytest.mark.parametrize(("units", "kept"), [(500, 500), (2000, 0)])
-def test_a_client_may_take_a_moment_for_its_next_request(units: int, kept: int) -> None:
+@pytest.mark.parametrize("heaviest", [1, 2])
+@pytest.mark.parametrize(("units", "kept"), [(900, 900), (2000, 0)])
+def test_a_client_may_take_a_moment_for_its_next_request(
+    units: int, kept: int, heaviest: int
+) -> None:
     """What others are served meanwhile, while more of them wait, is made up for, up to a window;
-    after a longer rest nothing of it.
+    after a longer rest nothing of it. What a tenant of another class weighs changes nothing.
     """
-    rig = Rig(PolicyConfig(kv_price=0.0, tenant_window_tokens=1))
+    tenants = {"t3": TenantConfig(name="t3", weight=heaviest)}
+    rig = Rig(
+        PolicyConfig(kv_price=0.0, tenant_window_tokens=1),
+        Limits(classes=plain_classes(1, 1, 1, 1), tenants=tenants),
+    )
+    rig.runs(3)
     busy, one_by_one = rig.runs(1), rig.runs(2)
     rig.flows.num_waiting[busy.flow] = 1
     wanting = np.arange(len(rig.flows)) == busy.flow
@@ -196,7 +205,23 @@ def test_a_client_may_take_a_moment_for_its_next_request(units: int, kept: int) 
     rig.shares._pay(busy.flow, units)
     rig.shares.advance(wanting)
     rig.shares.wake(one_by_one.flow)
-    assert rig.shares.over_share(one_by_one.flow) == -kept
+    assert rig.shares.over_share(one_by_one.flow) == -kept * heaviest
+
+
+@pytest.mark.parametrize("heaviest", [1, 2])
+def test_what_is_made_up_for_has_a_limit(heaviest: int) -> None:
+    """Four windows of its own service, while something of it runs, whatever another weighs."""
+    tenants = {"t3": TenantConfig(name="t3", weight=heaviest)}
+    rig = Rig(
+        PolicyConfig(kv_price=0.0, tenant_window_tokens=1),
+        Limits(classes=plain_classes(1, 1, 1, 1), tenants=tenants),
+    )
+    rig.runs(3)
+    busy, decodes = rig.runs(1), rig.runs(2)
+    rig.shares._pay(busy.flow, 9000)
+    rig.shares.advance(np.arange(len(rig.flows)) == busy.flow)
+    rig.shares.wake(decodes.flow)
+    assert rig.shares.over_share(decodes.flow) == -KEPT_WINDOWS * 1000 * heaviest
 
 
 def test_who_had_more_while_nobody_waited_owes_nothing_for_it() -> None:

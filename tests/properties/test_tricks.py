@@ -157,7 +157,8 @@ class Game:
             for name, cost in self.cost.items()
         )
         tokens = beyond / prices.prefill_token
-        return self.window + tokens, (1 + KEPT_WINDOWS) * self.window + tokens
+        made_up = KEPT_WINDOWS * self.window * self.cost[TRICKSTER]  # windows of its own service
+        return self.window + tokens, self.window + made_up + tokens
 
     def note(self, plan: StepPlan) -> None:
         """Count what a plan gives to each."""

@@ -5,21 +5,23 @@ who waits.
 
 While a flow decodes, or its client sends the next request, others are served what it was due. It
 makes up for that: a client with one request at a time would never get its share otherwise. A rest
-in which others were served more than a window is none of that.
+in which it was due more than a window is none of that.
 
     something of it runs                         what it is behind now
-    it rests, others had a window at the most    the same
+    it rests, and was due a window at the most   the same
     it rests for longer                          what it was behind when its rest began
     its class was level meanwhile                nothing: nobody owes what nobody else wanted
 
-and never more than KEPT_WINDOWS windows.
+and never more than KEPT_WINDOWS windows. These are windows of its own service, whatever it weighs:
+in virtual service, the lighter a tenant is, the more they are. So a weight that is set for somebody
+else changes nothing here.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from core.policy.queues.fair_queue import PRECISION, FairTable, Mask
+from core.policy.queues.fair_queue import FairTable, Mask
 from core.tenancy.classes import NUM_CLASSES
 
 KEPT_WINDOWS = 4
@@ -28,7 +30,7 @@ KEPT_WINDOWS = 4
 class Rest(NamedTuple):
     """How things stood when the last request of a flow left its row."""
 
-    behind: int  # in virtual service
+    behind: int  # in units of its own service
     virtual_time: int  # V of its class
     num_levels: int  # how often its class had been level
 
@@ -67,15 +69,20 @@ class Rests:
         """Return what a flow may be behind if it came back now, in virtual service; `runs`: it has
         something that runs.
         """
+        tenant, traffic_class = divmod(flow, NUM_CLASSES)
+        cost = self._tenants.cost(tenant)
         if runs:
-            return self._behind(flow, window)
-        rest, traffic_class = self._rests.get(flow), flow % NUM_CLASSES
+            return self._behind(flow, window) * cost
+        rest = self._rests.get(flow)
         if rest is None or rest.num_levels != self._num_levels[traffic_class]:
             return 0
         missed = self._tenants.virtual_time(traffic_class) - rest.virtual_time
-        return self._behind(flow, window) if missed <= window * PRECISION else rest.behind
+        return cost * (self._behind(flow, window) if missed <= window * cost else rest.behind)
 
     def _behind(self, flow: int, window: int) -> int:
-        """Return what a flow is behind now, up to the most that it may keep."""
-        behind = -self._tenants.lag(*divmod(flow, NUM_CLASSES))
-        return max(0, min(behind, KEPT_WINDOWS * window * PRECISION))
+        """Return what a flow is behind now, up to the most that it may keep, in units of its own
+        service.
+        """
+        tenant, traffic_class = divmod(flow, NUM_CLASSES)
+        behind = -self._tenants.lag(tenant, traffic_class) // self._tenants.cost(tenant)
+        return max(0, min(behind, KEPT_WINDOWS * window))

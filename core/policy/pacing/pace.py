@@ -25,7 +25,7 @@ from core.policy.queues.flows import Flows
 from core.policy.settings import PolicySettings
 
 MARGIN_SIGMAS = 4.0
-MARGIN_MAX = 0.6
+MARGIN_MAX = 1.0
 STEPS_KEPT = 4  # of a replica, until their results come
 
 

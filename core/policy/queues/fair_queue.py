@@ -192,6 +192,10 @@ class FairTable:
         """Return v − V of a child, in 1/PRECISION units; above 0 it is ahead of the others."""
         return int(self.virtual[child, group]) - int(self.floor[group])
 
+    def cost(self, child: int) -> int:
+        """Return the virtual service of a unit of charge to a child."""
+        return int(self._cost[child, 0])
+
     def virtual_time(self, group: int) -> int:
         """Return V as if it had never been taken back, in 1/PRECISION units."""
         return self._rebased[group] + int(self.floor[group])
