@@ -174,7 +174,7 @@ class HeadracePolicy(Policy):
         self._shares.charge_decodes(step.replica, decodes)
         contenders = self._contenders(step, decodes)
         if step.prefills() or self._flows.has_waiting():
-            contenders.pass_over(self._company, budget.longest_ns())
+            contenders.wait_for(self._company, budget.longest_ns())
         num_before = step.tokens_left
         ended = self._hand_out(step, budget, contenders)
         num_granted = num_before - step.tokens_left
@@ -196,7 +196,8 @@ class HeadracePolicy(Policy):
     def _hand_out(self, step: Step, budget: StepBudget, contenders: Contenders) -> Blocked:
         """Grant in turn; return what the step was short of when somebody could have gone on."""
         while step.tokens_left and (request := contenders.next()) is not None:
-            wanted = min(contenders.most_tokens(request), budget.most(request))
+            most = budget.most(request, but_last=contenders.keeps_last(request))
+            wanted = min(contenders.most_tokens(request), most)
             if wanted <= 0:
                 return budget.blocked
             grant = self._grant(step, contenders, request, wanted)

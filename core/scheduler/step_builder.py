@@ -25,6 +25,8 @@ from core.scheduler.running_table import Rows
 from core.scheduler.scheduler import Scheduler
 from core.scheduler.step_memory import StepMemory
 
+NEARLY_WHOLE = 1  # tokens left: such a prompt does not count as one that is partly computed
+
 
 class StepBuilder:
     """The mechanism behind `core.policy.base.Step`."""
@@ -71,7 +73,7 @@ class StepBuilder:
         for row in table.prefill_rows().tolist():
             request = table.request_at(row)
             self._count_left(request)
-            if table.last_step[row] > 0:
+            if table.last_step[row] > 0 and self._left[request] > NEARLY_WHOLE:
                 self._partial.add(request)
 
     def prefills(self) -> list[Request]:
@@ -238,7 +240,8 @@ class StepBuilder:
         """
         if len(self._partial) < self._settings.max_num_partial_prefills:
             return False
-        return min(max_tokens, self.tokens_left) < request.num_tokens - self.hit_tokens(request)
+        nearly_whole = request.num_tokens - self.hit_tokens(request) - NEARLY_WHOLE
+        return min(max_tokens, self.tokens_left) < nearly_whole
 
     def _blocks_to_start(self, request: Request) -> int:
         routing = self._scheduler.routing
@@ -247,7 +250,7 @@ class StepBuilder:
 
     def _may_be_computed(self, request: Request, remaining: int, max_tokens: int) -> bool:
         """Tell whether so many tokens leave no more prompts partly computed than may be."""
-        completes = min(max_tokens, self.tokens_left) >= remaining
+        completes = min(max_tokens, self.tokens_left) >= remaining - NEARLY_WHOLE
         has_room = len(self._partial) < self._settings.max_num_partial_prefills
         return completes or has_room or request in self._partial
 
@@ -260,10 +263,13 @@ class StepBuilder:
         num_tokens = min(remaining, max_tokens, self.tokens_left)
         self._prefill_tokens[request] = self._prefill_tokens.get(request, 0) + num_tokens
         self.tokens_left -= num_tokens
-        if num_tokens < remaining:
-            self._left[request] = remaining - num_tokens
-            self._partial.add(request)
+        left = remaining - num_tokens
+        if left:
+            self._left[request] = left
         else:
             self._left.pop(request, None)
+        if left > NEARLY_WHOLE:
+            self._partial.add(request)
+        else:
             self._partial.discard(request)
         return Grant(num_tokens)

@@ -35,6 +35,16 @@ def test_a_class_with_a_tight_cap_waits_for_a_part_of_its_promise() -> None:
     """A quarter of six seconds is a second and a half."""
     assert passed_over(company(), 4501) == (INTERACTIVE,)
     assert passed_over(company(), 4500) == ()
+
+
+def test_it_gathers_for_as_large_a_part_of_what_is_left() -> None:
+    """A quarter of four and a half seconds is another 1,125 ms."""
+    due = [NOW_NS + 60_000 * MS] * len(TrafficClass)
+    for due_in_ms, expected in ((3375, ()), (3376, (INTERACTIVE,))):
+        due[INTERACTIVE] = NOW_NS + due_in_ms * MS
+        assert company().gathering(LONG_NS, due, NOW_NS) == expected
+    assert company().gathering(1200 * MS, due, NOW_NS) == ()  # due within three such steps
+    assert company().gathering(99 * MS, [NOW_NS + 6000 * MS] * len(TrafficClass), NOW_NS) == ()
     assert company().longest_ns(INTERACTIVE) == 1500 * MS
     assert company().longest_ns(STANDARD) == 0
 

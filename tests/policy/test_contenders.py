@@ -239,19 +239,87 @@ def test_a_reserve_acts_for_who_has_used_half_of_its_promise() -> None:
     assert rig.open().next() is reserved
 
 
+def due_in(rig: Rig, request: Request, due_ms: int) -> None:
+    rig.policy.remove(request)
+    request.start_by_ns = due_ms * NS_PER_MS
+    rig.policy.add(request)
+
+
 @pytest.mark.parametrize("units_ahead", [0, 50_000])
 def test_who_waits_for_company_goes_after_all_others(units_ahead: int) -> None:
     """It goes on as soon as nobody else can use the step, and keeps nobody out of the window."""
     tight, loose = ClassConfig(ttft_ms=6000, itl_ms=50), ClassConfig(ttft_ms=60_000, itl_ms=400)
     rig = Rig(interactive=tight, standard=loose)
     waiting, other = rig.waits(1, INTERACTIVE), rig.waits(2, STANDARD)
-    for request, due_ms in ((waiting, 5000), (other, 50_000)):
-        rig.policy.remove(request)
-        request.start_by_ns = due_ms * NS_PER_MS
-        rig.policy.add(request)
+    due_in(rig, waiting, 5000)
+    due_in(rig, other, 50_000)
     rig.policy._shares._pay(other.flow, units_ahead)
     contenders = rig.open()
     assert contenders.next() is waiting
-    contenders.pass_over(Company(rig.limits, 0.25), 400 * NS_PER_MS)
+    contenders.wait_for(Company(rig.limits, 0.25), 400 * NS_PER_MS)
     assert block(contenders, Blocked.ELSEWHERE) is other
     assert contenders.next() is waiting
+
+
+class Gathering:
+    """A class with a tight cap that waits for company no more, beside one without."""
+
+    def __init__(self, due_ms: int = 4000) -> None:
+        tight, loose = ClassConfig(ttft_ms=6000, itl_ms=50), ClassConfig(ttft_ms=60_000, itl_ms=400)
+        self.rig = Rig(interactive=tight, standard=loose)
+        self.step = self.rig.step
+        self.other = self.rig.waits(3, STANDARD)
+        due_in(self.rig, self.other, 50_000)
+        self.due_ms = due_ms
+
+    def waits(self, tenant: int) -> Request:
+        request = self.rig.waits(tenant, INTERACTIVE)
+        due_in(self.rig, request, self.due_ms + self.rig.count)
+        return request
+
+    def open(self) -> Contenders:
+        contenders = self.rig.open()
+        contenders.wait_for(Company(self.rig.limits, 0.25), 400 * NS_PER_MS)
+        return contenders
+
+    def grant(self, contenders: Contenders, num_tokens: int = 50) -> tuple[Request, int] | None:
+        """Give whose turn it is what the policy would; return who it was and what is left."""
+        request = contenders.next()
+        if request is None:
+            return None
+        left = self.step.remaining(request)
+        most = max(1, left - 1) if contenders.keeps_last(request) else left
+        contenders.settle(request, self.step.grant(request, min(most, num_tokens)))
+        return request, self.step.remaining(request)
+
+
+def test_prompts_of_a_tight_class_gather_until_the_turn_passes() -> None:
+    """All but the last token of each, then those, then the others."""
+    case = Gathering()
+    case.step.tokens_left = 200
+    one, two = case.waits(1), case.waits(2)
+    contenders = case.open()
+    granted = [case.grant(contenders) for _ in range(5)]
+    assert granted == [(one, 1), (two, 1), (one, 0), (two, 0), (case.other, 0)]
+    assert case.grant(contenders) is None
+
+
+def test_who_has_gathered_waits_for_those_that_a_step_had_no_room_for() -> None:
+    """Also for one that comes meanwhile, and nobody is forgotten when it is blocked."""
+    case = Gathering()
+    case.step.tokens_left = 1000
+    one, two = case.waits(1), case.waits(2)
+    first = case.open()
+    assert [case.grant(first) for _ in range(2)] == [(one, 1), (two, 1)]
+    three = case.waits(1)
+    second = case.open()
+    assert second.flows_under_way() == []
+    assert block(second, Blocked.MEMORY) is three
+    assert [case.grant(second) for _ in range(2)] == [(one, 0), (two, 0)]
+
+
+def test_a_prompt_that_has_waited_long_is_computed_whole() -> None:
+    """Its promise comes first."""
+    case = Gathering(due_ms=3000)
+    one = case.waits(1)
+    assert case.grant(case.open()) == (one, 0)

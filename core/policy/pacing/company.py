@@ -1,7 +1,7 @@
 """Which prompts wait for company, so that fewer steps are short.
 
-Owns: the classes that are passed over in a step, and how long they can be. Never knows: whose turn
-it is, how a step's limit comes about.
+Owns: the classes that are passed over in a step, those that gather in it, and how long they can.
+Never knows: whose turn it is, how a step's limit comes about.
 
 A decode with a tight cap makes its steps short, and prompts are computed faster in long ones. What
 counts is how often such a decode is there, not how many are: two side by side cost no more than
@@ -9,6 +9,10 @@ one. So while none is, prompts of a class with a tight cap are passed over as lo
 the step, until the first of them has used `policy.company_fraction` of its promise. Then all that
 wait start, and whoever comes while they decode joins them at once. This is the T-policy for a
 server that is costly to set up (Heyman 1977), with the short steps as the cost.
+
+The first of them would make the steps short in which the others are still computed. So they gather:
+each is computed but for its last token, until nobody else of the class has its turn, or the first
+of them has used as large a part again of what was left of its promise.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,23 +23,22 @@ from core.policy.queues.flows import NO_PROMISE_NS
 from core.tenancy.classes import ClassConfig, TrafficClass
 
 WORTH_WAITING = 2  # a step must become shorter by this factor
+STEPS_LEFT = 3  # that under way, this one, and the next, which would compute the last token
 
 
 class Company:
     """The classes that may wait for company."""
 
     def __init__(self, limits: Limits, fraction: float) -> None:
-        """Let a prompt wait for `fraction` of its promised time to the first token at the most."""
+        """Let a prompt wait for `fraction` of its promised time to the first token, and gather for
+        as large a part of what is left.
+        """
         configs = {int(each): limits.of(each) for each in TrafficClass}
         waiting = configs.items() if fraction else ()
         tight = {c: config for c, config in waiting if _is_tight(config, configs.values())}
         self._caps_ns = {c: config.itl_ms * NS_PER_MS for c, config in tight.items()}
-        self._longest_ns = {
-            c: int(fraction * config.ttft_ms * NS_PER_MS) for c, config in tight.items()
-        }
-        self._patience_ns = {
-            c: config.ttft_ms * NS_PER_MS - self._longest_ns[c] for c, config in tight.items()
-        }
+        self._promised_ns = {c: config.ttft_ms * NS_PER_MS for c, config in tight.items()}
+        self._waiting, self._gathering = fraction, 1 - (1 - fraction) ** 2
 
     def passed_over(
         self, step_ns: int, first_due_ns: Sequence[int], now_ns: int
@@ -43,16 +46,37 @@ class Company:
         """Return the classes that wait in a step that can last `step_ns`, given when the first of
         each class is due.
         """
-        return tuple(
-            c
-            for c, cap_ns in self._caps_ns.items()
-            if WORTH_WAITING * cap_ns <= step_ns
-            and self._patience_ns[c] < first_due_ns[c] - now_ns < NO_PROMISE_NS // 2
-        )
+        return self._patient(self._waiting, 0, step_ns, first_due_ns, now_ns)
+
+    def gathering(self, step_ns: int, first_due_ns: Sequence[int], now_ns: int) -> tuple[int, ...]:
+        """Return the classes whose prompts keep their last token for later in such a step."""
+        return self._patient(self._gathering, STEPS_LEFT, step_ns, first_due_ns, now_ns)
 
     def longest_ns(self, traffic_class: int) -> int:
-        """Return how long a prompt of a class may wait for company."""
-        return self._longest_ns.get(traffic_class, 0)
+        """Return for how long a prompt of a class may wait; gathering makes nobody late whose
+        prompt is computed in time.
+        """
+        return int(self._waiting * self._promised_ns.get(traffic_class, 0))
+
+    def _patient(
+        self,
+        fraction: float,
+        steps_left: int,
+        step_ns: int,
+        first_due_ns: Sequence[int],
+        now_ns: int,
+    ) -> tuple[int, ...]:
+        """Return the classes of which nobody has used that part of its promise, nor is due within
+        so many steps.
+        """
+        return tuple(
+            c
+            for c, promised_ns in self._promised_ns.items()
+            if WORTH_WAITING * self._caps_ns[c] <= step_ns
+            and max(int((1 - fraction) * promised_ns), steps_left * step_ns)
+            < first_due_ns[c] - now_ns
+            < NO_PROMISE_NS // 2
+        )
 
 
 def _is_tight(config: ClassConfig, others: Iterable[ClassConfig]) -> bool:

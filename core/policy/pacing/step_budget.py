@@ -37,12 +37,16 @@ class StepBudget:
         self._quantum = settings.tuning.quantum_tokens
         self._is_feasible = is_feasible
 
-    def most(self, request: Request) -> int:
-        """Return how many tokens of `request` fit now, a quantum at the most."""
+    def most(self, request: Request, *, but_last: bool = False) -> int:
+        """Return how many tokens of `request` fit now, a quantum at the most; `but_last`: its last
+        one is left for later, unless it is all that is left.
+        """
         remaining = self._step.remaining(request)
         context = request.num_tokens - remaining
         if request.row < 0 and (cached := self._step.hit_tokens(request)):
             context, remaining = cached, max(1, remaining - cached)
+        if but_last:
+            remaining = max(1, remaining - 1)
         wanted = min(remaining, self._step.tokens_left, self._quantum)
         self.blocked = Blocked.NOTHING if wanted else Blocked.TOKENS
         fitting = self._fitting(context, wanted)

@@ -18,6 +18,8 @@ enough, and it would make others late for nothing. If it is known before that no
 no prompt is under way, heads are tried by their deadlines, only to learn what blocks them.
 
 What waits counts for V, blocked or not, unless a limit of its own keeps it from starting.
+
+Prompts that gather (`company`) keep their last token. They get it when the turn passes to others.
 """
 
 import numpy as np
@@ -55,6 +57,8 @@ class Contenders:
         self._closures = Closures(tokens.shares, reasons)
         self._is_reserved = False  # the turn, so its tokens are bounded by the reserve
         self._passed_over: tuple[int, ...] = ()  # classes that wait for company
+        self._gathering: tuple[int, ...] = ()  # classes whose prompts keep their last token
+        self._held: list[Request] = []  # those prompts, computed up to it
         self._settled = -1  # the flow whose head is to be looked at before the next turn
         self._under_way: dict[int, list[Request]] = {}
         for request in sorted(step.prefills(), key=due_ns, reverse=True):
@@ -87,16 +91,35 @@ class Contenders:
             return Blocked.CLASS_CAP
         return reason
 
-    def pass_over(self, company: Company, step_ns: int) -> None:
-        """Let classes wait for company in a step that can last `step_ns`; meanwhile they hold
-        nobody back.
+    def wait_for(self, company: Company, step_ns: int) -> None:
+        """Let classes wait for company in a step that can last `step_ns`, and gather; while they
+        wait they hold nobody back.
         """
-        waiting = company.passed_over(step_ns, self._order.first_ns, self._step.now_ns)
-        if waiting and self._has_choice and self._order.pass_over(waiting):
+        if not self._has_choice:
+            return
+        first_ns, now_ns = self._order.first_ns, self._step.now_ns
+        self._gathering = company.gathering(step_ns, first_ns, now_ns)
+        waiting = company.passed_over(step_ns, first_ns, now_ns)
+        if waiting and self._order.pass_over(waiting):
             self._passed_over = waiting
+        for request in [each for group in self._under_way.values() for each in group]:
+            if self._is_held(request):
+                self._hold(request)
 
     def next(self) -> Request | None:
         """Return whose turn it is; its grant must be settled before the next."""
+        request = self._turn()
+        if self._held and (request is None or not self.keeps_last(request)):
+            self._let_go()
+            request = self._turn()
+        return request
+
+    def keeps_last(self, request: Request) -> bool:
+        """Tell whether the last token of the prompt of `request` is to be left for later."""
+        return request.traffic_class in self._gathering
+
+    def _turn(self) -> Request | None:
+        """Return whose turn it is, but for those that are held."""
         if self._is_over():
             return None
         if self._settled >= 0:
@@ -134,8 +157,33 @@ class Contenders:
             self._block(request, grant.blocked)
         elif self._step.remaining(request):
             self._under_way.setdefault(flow, []).append(request)
+        if not is_blocked and self._is_held(request):
+            self._hold(request)
         self._tokens.take(request.traffic_class, grant.num_tokens)
         self._settled = flow
+
+    def _is_held(self, request: Request) -> bool:
+        """Tell whether the last token of a prompt is all that is left of it, and is to wait."""
+        return self.keeps_last(request) and self._step.remaining(request) == 1
+
+    def _hold(self, request: Request) -> None:
+        """Set a prompt under way aside."""
+        group = self._under_way[request.flow]
+        group.remove(request)
+        if not group:
+            del self._under_way[request.flow]
+        self._held.append(request)
+        self._update(request.flow)
+
+    def _let_go(self) -> None:
+        """Let those that were set aside have their turn; from now on prompts are computed whole."""
+        self._gathering = ()
+        for request in self._held:
+            group = self._under_way.setdefault(request.flow, [])
+            group.append(request)
+            group.sort(key=due_ns, reverse=True)
+            self._update(request.flow)
+        self._held.clear()
 
     def _is_over(self) -> bool:
         """Tell whether nothing can start any more, and no prompt is under way."""
