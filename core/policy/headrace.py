@@ -174,7 +174,7 @@ class HeadracePolicy(Policy):
         self._shares.charge_decodes(step.replica, decodes)
         contenders = self._contenders(step, decodes)
         if step.prefills() or self._flows.has_waiting():
-            contenders.wait_for(self._company, budget.longest_ns())
+            contenders.wait_for(self._company, budget.room())
         num_before = step.tokens_left
         ended = self._hand_out(step, budget, contenders)
         num_granted = num_before - step.tokens_left

@@ -6,12 +6,13 @@ import pytest
 
 from core.policy.limits import Limits
 from core.policy.pacing.company import Company
+from core.policy.pacing.step_budget import StepRoom
 from core.policy.queues.flows import NO_PROMISE_NS, NOBODY_NS
 from core.tenancy.classes import ClassConfig, ClassesConfig, TrafficClass
 
 MS = 1_000_000
 NOW_NS = 5_000 * MS
-LONG_NS = 300 * MS
+ROOM = StepRoom(300 * MS, 10 * MS)
 INTERACTIVE, STANDARD, BATCH, ADMINISTRATIVE = TrafficClass
 TIGHT = ClassConfig(ttft_ms=6000, itl_ms=50)
 LOOSE = ClassConfig(ttft_ms=60_000, itl_ms=400)
@@ -23,12 +24,12 @@ def company(fraction: float = 0.25, **classes: ClassConfig) -> Company:
 
 
 def passed_over(
-    some: Company, interactive_in_ms: float = 6000, step_ns: int = LONG_NS
+    some: Company, interactive_in_ms: float = 6000, room: StepRoom = ROOM
 ) -> tuple[int, ...]:
     """Return who waits when all other classes are due much later."""
     due = [NOW_NS + 60_000 * MS] * len(TrafficClass)
     due[INTERACTIVE] = NOW_NS + int(interactive_in_ms * MS)
-    return some.passed_over(step_ns, due, NOW_NS)
+    return some.passed_over(room, due, NOW_NS)
 
 
 def test_a_class_with_a_tight_cap_waits_for_a_part_of_its_promise() -> None:
@@ -42,17 +43,26 @@ def test_it_gathers_for_as_large_a_part_of_what_is_left() -> None:
     due = [NOW_NS + 60_000 * MS] * len(TrafficClass)
     for due_in_ms, expected in ((3375, ()), (3376, (INTERACTIVE,))):
         due[INTERACTIVE] = NOW_NS + due_in_ms * MS
-        assert company().gathering(LONG_NS, due, NOW_NS) == expected
-    assert company().gathering(1200 * MS, due, NOW_NS) == ()  # due within three such steps
-    assert company().gathering(99 * MS, [NOW_NS + 6000 * MS] * len(TrafficClass), NOW_NS) == ()
+        assert company().gathering(ROOM, due, NOW_NS) == expected
+    assert company().gathering(ROOM._replace(longest_ns=1200 * MS), due, NOW_NS) == ()  # three such
+    assert company().gathering(StepRoom(50 * MS, 10 * MS), due, NOW_NS) == ()
     assert company().longest_ns(INTERACTIVE) == 1500 * MS
     assert company().longest_ns(STANDARD) == 0
 
 
 def test_where_steps_are_short_already_nobody_waits() -> None:
     """Beside a decode with the same cap, or where a whole step is short, waiting gains nothing."""
-    assert passed_over(company(), step_ns=99 * MS) == ()
-    assert passed_over(company(), step_ns=100 * MS) == (INTERACTIVE,)
+    assert passed_over(company(), room=StepRoom(50 * MS, 10 * MS)) == ()
+    assert passed_over(company(), room=StepRoom(100 * MS, 10 * MS)) == (INTERACTIVE,)
+    assert passed_over(company(), room=StepRoom(0, 0)) == ()
+
+
+def test_where_long_steps_compute_no_faster_nobody_waits() -> None:
+    """As on a CPU, where a token takes as long in any step."""
+    assert passed_over(company(), room=StepRoom(10_000 * MS, 4 * MS)) == ()
+    assert passed_over(company(), room=StepRoom(10_000 * MS, 5 * MS)) == (INTERACTIVE,)
+    assert passed_over(company(), room=StepRoom(60 * MS, 50 * MS)) == (INTERACTIVE,)
+    assert passed_over(company(), room=StepRoom(50 * MS, 50 * MS)) == ()
 
 
 @pytest.mark.parametrize(
@@ -66,7 +76,8 @@ def test_where_steps_are_short_already_nobody_waits() -> None:
 )
 def test_only_caps_much_tighter_than_others_are_worth_it(config: ClassConfig) -> None:
     """Not without both promises, nor for classes that are served first."""
-    assert INTERACTIVE not in passed_over(company(interactive=config), step_ns=10**12)
+    room = StepRoom(10**12, 40 * MS)
+    assert INTERACTIVE not in passed_over(company(interactive=config), room=room)
     assert company(interactive=config).longest_ns(INTERACTIVE) == 0
 
 
@@ -79,4 +90,4 @@ def test_it_can_be_switched_off() -> None:
 def test_who_was_promised_nothing_does_not_wait(due_ns: int) -> None:
     """It would wait for as long as others come."""
     due = [due_ns] * len(TrafficClass)
-    assert company().passed_over(LONG_NS, due, NOW_NS) == ()
+    assert company().passed_over(ROOM, due, NOW_NS) == ()

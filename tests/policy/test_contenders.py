@@ -9,6 +9,7 @@ from core.policy.base import Blocked, Grant
 from core.policy.headrace import HeadracePolicy
 from core.policy.limits import Limits
 from core.policy.pacing.company import Company
+from core.policy.pacing.step_budget import StepRoom
 from core.policy.queues.flows import Flows
 from core.policy.settings import PolicySettings
 from core.policy.turns.closures import TRIES
@@ -20,6 +21,7 @@ from tests.support.policy.policy_step import PolicyStep
 from tests.support.scheduler.checked_engine import make_request
 
 INTERACTIVE, STANDARD, BATCH, ADMINISTRATIVE = TrafficClass
+ROOM = StepRoom(400 * NS_PER_MS, 10 * NS_PER_MS)
 
 
 class Rig:
@@ -256,7 +258,7 @@ def test_who_waits_for_company_goes_after_all_others(units_ahead: int) -> None:
     rig.policy._shares._pay(other.flow, units_ahead)
     contenders = rig.open()
     assert contenders.next() is waiting
-    contenders.wait_for(Company(rig.limits, 0.25), 400 * NS_PER_MS)
+    contenders.wait_for(Company(rig.limits, 0.25), ROOM)
     assert block(contenders, Blocked.ELSEWHERE) is other
     assert contenders.next() is waiting
 
@@ -279,7 +281,7 @@ class Gathering:
 
     def open(self) -> Contenders:
         contenders = self.rig.open()
-        contenders.wait_for(Company(self.rig.limits, 0.25), 400 * NS_PER_MS)
+        contenders.wait_for(Company(self.rig.limits, 0.25), ROOM)
         return contenders
 
     def grant(self, contenders: Contenders, num_tokens: int = 50) -> tuple[Request, int] | None:
@@ -316,6 +318,15 @@ def test_who_has_gathered_waits_for_those_that_a_step_had_no_room_for() -> None:
     assert second.flows_under_way() == []
     assert block(second, Blocked.MEMORY) is three
     assert [case.grant(second) for _ in range(2)] == [(one, 0), (two, 0)]
+
+
+def test_nobody_gathers_where_nobody_else_can_use_the_step() -> None:
+    """It would be late for nothing."""
+    case = Gathering()
+    one, two = case.waits(1), case.waits(2)
+    case.rig.policy.remove(case.other)
+    contenders = case.open()
+    assert [case.grant(contenders) for _ in range(2)] == [(one, 0), (two, 0)]
 
 
 def test_a_prompt_that_has_waited_long_is_computed_whole() -> None:

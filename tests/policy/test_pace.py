@@ -326,6 +326,21 @@ def test_the_margin_grows_with_the_scatter() -> None:
     assert margins == [MARGIN, pytest.approx(0.4, rel=0.25), MARGIN_MAX]
 
 
+def test_however_steps_scatter_prompts_keep_half_of_what_the_least_margin_leaves() -> None:
+    """One decode takes 11 ms; of the 39 that prompts may have at least 19.5 stay, not 19."""
+    pace, models, _ = pace_of(None)
+    models.calibrate(0, MACHINE)
+    step = step_of([Decode(cap_ms=60)])
+    usual = most(step, pace)[0]
+    model = models.calibrated(0)
+    assert model is not None
+    pace.lose(0)
+    model.mixed.tail = 9.0
+    assert pace.margin(0) == MARGIN_MAX
+    half = most(step_of([Decode(cap_ms=60)], number=2), pace)[0]
+    assert half == pytest.approx(usual / 2, abs=16)
+
+
 def test_what_is_expected_of_the_steps_in_flight_is_told_until_they_are_measured() -> None:
     """The longest of them counts, with all that was put into it; of no step nothing is expected."""
     pace, models, _ = pace_of()

@@ -3,26 +3,30 @@
 Owns: the classes that are passed over in a step, those that gather in it, and how long they can.
 Never knows: whose turn it is, how a step's limit comes about.
 
-A decode with a tight cap makes its steps short, and prompts are computed faster in long ones. What
-counts is how often such a decode is there, not how many are: two side by side cost no more than
-one. So while none is, prompts of a class with a tight cap are passed over as long as others can use
-the step, until the first of them has used `policy.company_fraction` of its promise. Then all that
-wait start, and whoever comes while they decode joins them at once. This is the T-policy for a
-server that is costly to set up (Heyman 1977), with the short steps as the cost.
+A decode with a tight cap makes its steps short, and where a step takes a while whatever is in it,
+prompts are computed faster in long ones. What counts is how often such a decode is there, not how
+many are: two side by side cost no more than one. So while none is, prompts of a class with a tight
+cap are passed over as long as others can use the step, until the first of them has used
+`policy.company_fraction` of its promise. Then all that wait start, and whoever comes while they
+decode joins them at once. This is the T-policy for a server that is costly to set up (Heyman 1977),
+with the short steps as the cost.
 
-The first of them would make the steps short in which the others are still computed. So they gather:
-each is computed but for its last token, until nobody else of the class has its turn, or the first
-of them has used as large a part again of what was left of its promise.
+The first of them would make the steps short in which the others are still computed. So they gather,
+as long as other classes could use the step: each is computed but for its last token, until nobody
+else of the class has its turn, or the first of them has used as large a part again of what was left
+of its promise.
 """
 
 from collections.abc import Iterable, Sequence
 
 from core.clock import NS_PER_MS
 from core.policy.limits import Limits
+from core.policy.pacing.step_budget import StepRoom
 from core.policy.queues.flows import NO_PROMISE_NS
 from core.tenancy.classes import ClassConfig, TrafficClass
 
-WORTH_WAITING = 2  # a step must become shorter by this factor
+WORTH_WAITING = 1.1  # prompts must be computed faster by this factor
+TIGHTER = 2  # is a cap that is smaller by this factor
 STEPS_LEFT = 3  # that under way, this one, and the next, which would compute the last token
 
 
@@ -41,16 +45,19 @@ class Company:
         self._waiting, self._gathering = fraction, 1 - (1 - fraction) ** 2
 
     def passed_over(
-        self, step_ns: int, first_due_ns: Sequence[int], now_ns: int
+        self, room: StepRoom, first_due_ns: Sequence[int], now_ns: int
     ) -> tuple[int, ...]:
-        """Return the classes that wait in a step that can last `step_ns`, given when the first of
-        each class is due.
+        """Return the classes that wait in a step with that `room`, given when the first of each
+        class is due.
         """
-        return self._patient(self._waiting, 0, step_ns, first_due_ns, now_ns)
+        return self._patient(self._waiting, 0, room, first_due_ns, now_ns)
 
-    def gathering(self, step_ns: int, first_due_ns: Sequence[int], now_ns: int) -> tuple[int, ...]:
+    def gathering(
+        self, room: StepRoom, first_due_ns: Sequence[int], now_ns: int
+    ) -> tuple[int, ...]:
         """Return the classes whose prompts keep their last token for later in such a step."""
-        return self._patient(self._gathering, STEPS_LEFT, step_ns, first_due_ns, now_ns)
+        least_ns = STEPS_LEFT * room.longest_ns
+        return self._patient(self._gathering, least_ns, room, first_due_ns, now_ns)
 
     def longest_ns(self, traffic_class: int) -> int:
         """Return for how long a prompt of a class may wait; gathering makes nobody late whose
@@ -61,27 +68,27 @@ class Company:
     def _patient(
         self,
         fraction: float,
-        steps_left: int,
-        step_ns: int,
+        least_ns: int,
+        room: StepRoom,
         first_due_ns: Sequence[int],
         now_ns: int,
     ) -> tuple[int, ...]:
         """Return the classes of which nobody has used that part of its promise, nor is due within
-        so many steps.
+        `least_ns`.
         """
         return tuple(
             c
             for c, promised_ns in self._promised_ns.items()
-            if WORTH_WAITING * self._caps_ns[c] <= step_ns
-            and max(int((1 - fraction) * promised_ns), steps_left * step_ns)
+            if room.gain(self._caps_ns[c]) >= WORTH_WAITING
+            and max(int((1 - fraction) * promised_ns), least_ns)
             < first_due_ns[c] - now_ns
             < NO_PROMISE_NS // 2
         )
 
 
 def _is_tight(config: ClassConfig, others: Iterable[ClassConfig]) -> bool:
-    """Tell whether steps without `config` may be longer by the factor that is worth waiting."""
+    """Tell whether steps without `config` may be longer by a factor that matters."""
     is_promised = config.itl_ms > 0 and config.ttft_ms > 0 and not config.strict_first
     return is_promised and any(
-        not other.itl_ms or other.itl_ms >= WORTH_WAITING * config.itl_ms for other in others
+        not other.itl_ms or other.itl_ms >= TIGHTER * config.itl_ms for other in others
     )

@@ -52,13 +52,13 @@ class Gaps:
             return int(np.minimum.reduce(self.slack_ns, initial=UNLIMITED_NS))
         return int(self.slack_ns.min(where=among, initial=UNLIMITED_NS))
 
-    def limit_ns(self, tightest_ns: int) -> int:
-        """Return how long the step may be predicted to last, so that it lasts no longer than told;
-        UNLIMITED_NS: as long as it likes.
+    def limit_ns(self, tightest_ns: int, margin: float | None = None) -> int:
+        """Return how long the step may be predicted to last, so that it lasts no longer than told,
+        with another `margin` than usual if one is given; UNLIMITED_NS: as long as it likes.
         """
         if is_unlimited(tightest_ns):
             return UNLIMITED_NS
-        return int(tightest_ns / (1 + self._margin))
+        return int(tightest_ns / (1 + (self._margin if margin is None else margin)))
 
 
 def is_unlimited(time_ns: int) -> bool:

@@ -6,7 +6,8 @@ Never knows: whose turn it is (`contenders`), how a step is computed.
 
 The margin is kept for the request, not for the gap: a request has tens of gaps and one late gap
 breaks its promise, so it is `MARGIN_SIGMAS` times the scatter of the model, at least what the few
-slowest steps exceed the prediction by, and at least `policy.itl_margin`.
+slowest steps exceed the prediction by, and at least `policy.itl_margin`. Whatever it is, prompts
+have half of what the least one would leave them: else the first tokens would pay for the gaps.
 
 A step whose decodes alone break a gap is counted as infeasible.
 """
@@ -70,6 +71,8 @@ class Pace:
                 step.defer(~kept)
                 work, tightest_ns = decode_work(decodes, kept), gaps.tightest_ns(kept)
                 decodes_ns, limit_ns = model.duration_ns(work), gaps.limit_ns(tightest_ns)
+        most_ns = gaps.limit_ns(tightest_ns, self._settings.tuning.itl_margin)
+        limit_ns = max(limit_ns, (decodes_ns + most_ns) // 2)
         is_feasible = decodes_ns <= tightest_ns
         if not is_feasible:
             self._num_infeasible[step.replica] = self._num_infeasible.get(step.replica, 0) + 1

@@ -27,6 +27,7 @@ import numpy as np
 from core.policy.base import Blocked, Grant, Step
 from core.policy.fairness.shares import Shares
 from core.policy.pacing.company import Company
+from core.policy.pacing.step_budget import StepRoom
 from core.policy.queues.flows import NOBODY_NS, Flows, due_ns
 from core.policy.turns.closures import Closures, Reasons
 from core.policy.turns.head_order import HeadOrder, Mask, Times
@@ -91,17 +92,20 @@ class Contenders:
             return Blocked.CLASS_CAP
         return reason
 
-    def wait_for(self, company: Company, step_ns: int) -> None:
-        """Let classes wait for company in a step that can last `step_ns`, and gather; while they
-        wait they hold nobody back.
+    def wait_for(self, company: Company, room: StepRoom) -> None:
+        """Let classes wait for company in a step with that `room`, and gather, as long as others
+        can use it; while they wait they hold nobody back.
         """
         if not self._has_choice:
             return
         first_ns, now_ns = self._order.first_ns, self._step.now_ns
-        self._gathering = company.gathering(step_ns, first_ns, now_ns)
-        waiting = company.passed_over(step_ns, first_ns, now_ns)
+        waiting = company.passed_over(room, first_ns, now_ns)
         if waiting and self._order.pass_over(waiting):
             self._passed_over = waiting
+        gathering = company.gathering(room, first_ns, now_ns)
+        if not gathering or not self._order.with_head(but=gathering).any():
+            return
+        self._gathering = gathering
         for request in [each for group in self._under_way.values() for each in group]:
             if self._is_held(request):
                 self._hold(request)
