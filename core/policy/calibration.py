@@ -12,12 +12,13 @@ columns rise and fall together, and a recursive least-squares fit drifts along w
 common. One factor cannot drift; it is learned in logarithms, from residuals that are clipped at
 three times their scatter (a Huber estimate), so that an outlier moves it by little, and it is
 bounded. Scatter says little of the few slowest steps of a machine with neighbours: their quantile,
-the tail, is followed by stochastic approximation (Robbins and Monro 1951).
+the tail, is followed by stochastic approximation (Robbins and Monro 1951), from a guess on: it
+sinks to that of a quiet machine within some ten thousand steps.
 """
 
 from collections.abc import Sequence
 from itertools import combinations
-from math import exp, log, sqrt
+from math import exp, log, log1p, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ SIGMA_MAX = 0.5
 CLIP_SIGMAS = 3.0
 FACTOR_MEMORY = 24  # steps that a factor averages over
 SIGMA_MEMORY = 96
+FIRST_TAIL = 0.4  # a share: nobody has seen the slowest of a thousand steps before the thousandth
 TAIL_SHARE = 0.0005  # of steps last longer than the tail says
 TAIL_STRIDE = 0.05  # by which a step beyond it lifts the tail, in logarithms
 DOUBTFUL_STEPS = 4  # as if so many had agreed with the basis before the first
@@ -80,7 +82,7 @@ class MovingFactor:
         """Start in agreement with the basis."""
         self.factor = 1.0
         self.sigma = FIRST_SIGMA
-        self.tail = 0.0  # logarithm of what all but few steps stay below, of what is predicted
+        self.tail = log1p(FIRST_TAIL)  # logarithm of what few steps exceed, of what is predicted
         self.num_steps = 0
         self._log = 0.0
         self._variance = FIRST_SIGMA**2
