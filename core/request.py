@@ -90,7 +90,7 @@ class Request:
     arrival_ns: int
     sampling: SamplingParams
     traffic_class: TrafficClass = TrafficClass.STANDARD
-    priority: int = 0  # smaller is sooner, within the class (policy `priority`)
+    priority: int = 0  # smaller is sooner, within tenant and class (policy `priority`: class)
     adapter: str = ""
     queue_deadline_ns: int = 0
     end_deadline_ns: int = 0

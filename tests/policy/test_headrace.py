@@ -50,6 +50,7 @@ class Arrivals:
         traffic_class: TrafficClass = STANDARD,
         tenant: int = 1,
         due_ns: int = 0,
+        priority: int = 0,
     ) -> Request:
         self.count += 1
         request = make_request(
@@ -62,6 +63,7 @@ class Arrivals:
         )
         request.tenant_index = tenant
         request.ttft_deadline_ns = due_ns
+        request.priority = priority
         self.policy.add(request)
         return request
 
@@ -81,6 +83,29 @@ def test_within_the_windows_the_earliest_deadline_is_first() -> None:
     come(30, INTERACTIVE, 2, due_ns=800)
     come(30, STANDARD, 3, due_ns=700)
     assert list(fill(policy).granted()) == [3, 2, 1]
+
+
+@pytest.mark.parametrize("due_ns", [0, 900])
+def test_a_client_orders_its_own_requests_by_priority(due_ns: int) -> None:
+    """Smaller ones go first, equal ones as they came, whoever is promised what within the flow."""
+    policy = make()
+    come = Arrivals(policy)
+    for priority in (0, 5, -3, 0, -3, 5):
+        come(10, due_ns=due_ns and due_ns + 1000 * priority + 5000, priority=priority)
+    come(10, due_ns=due_ns and 9_999_999, priority=-9)
+    come(10, due_ns=due_ns and 1, priority=9)
+    assert list(fill(policy).granted()) == [7, 3, 5, 1, 4, 2, 6, 8]
+
+
+def test_priority_gains_nothing_over_others() -> None:
+    """Between tenants, and between classes, deadlines decide as before."""
+    policy = make()
+    come = Arrivals(policy)
+    come(10, tenant=1, due_ns=500)
+    come(10, tenant=2, due_ns=400, priority=5)
+    come(10, tenant=1, due_ns=900, priority=-5)
+    come(10, BATCH, tenant=1, due_ns=450, priority=9)
+    assert list(fill(policy).granted()) == [2, 4, 3, 1]
 
 
 def test_who_has_no_promise_comes_after_all_who_have_one() -> None:

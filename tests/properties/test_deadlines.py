@@ -92,6 +92,17 @@ def test_p9_who_is_protected_is_in_time(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["full", "heavy", "returns"])
+def test_p9_no_priority_breaks_the_word_that_another_has(name: str) -> None:
+    """Whoever comes with a better one, and some are protected all the same."""
+    for seed in SEEDS:
+        workload = LOADS[name][0](seed)
+        history, policy = watch(workload, has_priorities=True)
+        assert misses(history, policy.protected) == [], seed
+        assert len(policy.protected) >= LOADS[name][1] * len(workload), seed
+
+
+@pytest.mark.slow
 def test_p9_noise_breaks_the_word_to_one_of_a_thousand() -> None:
     """Over all streams and loads together, steps scattering by 5 %."""
     late, num_protected = list[tuple[float, int, int]](), 0

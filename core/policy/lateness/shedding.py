@@ -97,14 +97,17 @@ class Shedding:
         self._is_shedding = [False] * NUM_CLASSES
 
     def start_by_ns(self, request: Request) -> int:
-        """Return by when a new request is to start at the present rate, and so that nobody who is
-        protected is late; 0 without a promise.
+        """Return by when a new request is to start at the present rate, in the order of priorities
+        of its flow, and so that nobody who is protected is late; 0 without promise and priorities.
         """
         if not request.ttft_deadline_ns:
-            return 0
+            own_ns = due_ns(request)
+            placed_ns = self._flows.among_its_own(request, own_ns)
+            return 0 if placed_ns == own_ns else placed_ns
         rate = self._rate.fastest()
         needed_ns = request.num_tokens / rate * NS_PER_S if rate else 0.0
         wanted_ns = max(1, request.ttft_deadline_ns - int(self._floor.lead * needed_ns))
+        wanted_ns = self._flows.among_its_own(request, wanted_ns)
         return self.protection.place_ns(request, wanted_ns, self._time_of(request))
 
     def add(self, request: Request) -> None:

@@ -5,6 +5,9 @@ adapter the smallest place is first; a tenant that uses no adapters, or one, has
 order of places.
 """
 
+from collections.abc import Iterator
+from itertools import chain
+
 from core.policy.queues.fair_queue import FairQueue
 from core.policy.queues.place_queue import PlaceOf, PlaceQueue
 from core.request import Request
@@ -27,6 +30,10 @@ class AdapterQueues:
     def __len__(self) -> int:
         """Return the number of waiting requests."""
         return sum(len(queue) for queue in self._queues)
+
+    def __iter__(self) -> Iterator[Request]:
+        """Yield the waiting requests, in no order."""
+        return chain.from_iterable(self._queues)
 
     def add(self, request: Request) -> None:
         """Let `request` wait."""

@@ -3,6 +3,9 @@
 Owns: a queue for each flow (one tenant in one class), the due time of every flow's head as one
 array, the counts of running requests, and who asks for more than can be had. Never knows: which
 flow is next. A flood of one flow hides no other.
+
+A client may order the requests of its flow by `priority`: one that comes is due behind those that
+wait with smaller ones and before those with larger ones. Between flows it counts for nothing.
 """
 
 from typing import TypeVar
@@ -51,6 +54,7 @@ class Flows:
         self.num_tenants_seen = 0  # another number, other names
         self.adapter_window = 0  # units by which an adapter may be ahead within a flow
         self._queues: list[AdapterQueues] = []
+        self._num_ranked = np.zeros(0, np.int64)  # of those that wait, with a priority but 0
         self._heads: list[Request | None] = []  # as they were when their queues last changed
 
     def __len__(self) -> int:
@@ -74,6 +78,7 @@ class Flows:
         self.num_running = np.concatenate([self.num_running, np.zeros(count, np.int64)])
         self.num_protected = np.concatenate([self.num_protected, np.zeros(count, np.int64)])
         self._refused_ns = np.concatenate([self._refused_ns, np.zeros(count, np.int64)])
+        self._num_ranked = np.concatenate([self._num_ranked, np.zeros(count, np.int64)])
         return True
 
     def forget_tenant(self, index: int) -> None:
@@ -87,10 +92,28 @@ class Flows:
         self._queues[flows] = [AdapterQueues(place) for _ in range(NUM_CLASSES)]
         self._refused_ns[flows] = 0
 
+    def among_its_own(self, request: Request, wanted_ns: int) -> int:
+        """Return when a new `request` of a known flow is to be due: at `wanted_ns` if that is in
+        the order of priorities; who was promised something stays before who was not.
+        """
+        if not request.priority and not self._num_ranked[request.flow]:
+            return wanted_ns
+        least_ns, most_ns = 0, NOBODY_NS
+        for each in self._queues[request.flow]:
+            each_ns = due_ns(each)
+            if (each_ns < NO_PROMISE_NS) != (wanted_ns < NO_PROMISE_NS):
+                continue
+            if each.priority < request.priority:
+                least_ns = max(least_ns, each_ns + 1)
+            elif each.priority > request.priority:
+                most_ns = min(most_ns, each_ns - 1)
+        return max(min(wanted_ns, most_ns), least_ns)
+
     def add(self, request: Request) -> None:
         """Let `request` wait; its flow is known."""
         flow = request.flow
         self._queues[flow].add(request)
+        self._num_ranked[flow] += request.priority != 0
         self.num_waiting[flow] += 1
         self._num_waiting_of_class[request.traffic_class] += 1
         self._look_at(flow)
@@ -99,6 +122,7 @@ class Flows:
         """Take a waiting `request` out."""
         flow = request.flow
         self._queues[flow].remove(request)
+        self._num_ranked[flow] -= request.priority != 0
         self.num_waiting[flow] -= 1
         self._num_waiting_of_class[request.traffic_class] -= 1
         self._look_at(flow)
@@ -155,6 +179,7 @@ class Flows:
         for flow, queue in enumerate(self._queues):
             queue.check_integrity()
             assert len(queue) == self.num_waiting[flow], flow
+            assert sum(each.priority != 0 for each in queue) == self._num_ranked[flow], flow
             head = self.head(flow)
             assert head is queue.peek(self.adapter_window), flow
             assert self.due_ns[flow] == (NOBODY_NS if head is None else due_ns(head)), flow

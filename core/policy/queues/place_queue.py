@@ -36,6 +36,10 @@ class PlaceQueue:
         """Entries in the heap, stale ones included."""
         return len(self._heap)
 
+    def __iter__(self) -> Iterator[Request]:
+        """Yield the waiting requests, in no order."""
+        return iter(self._waiting)
+
     def __contains__(self, request: Request) -> bool:
         """Tell whether `request` waits here."""
         return request in self._waiting

@@ -51,7 +51,9 @@ class WatchedHeadrace(HeadracePolicy):
         *,
         spared: frozenset[int] = frozenset(),
         is_calibrated: bool = True,
+        has_priorities: bool = False,
     ) -> None:
+        self._has_priorities = has_priorities
         machine = simulated_settings().hardware
         super().__init__(settings, machine if is_calibrated else None)
         self._exemptions = SparingExemptions(settings.limits, self._flows)
@@ -66,6 +68,8 @@ class WatchedHeadrace(HeadracePolicy):
         self.refused: dict[int, Request] = {}
 
     def add(self, request: Request) -> None:
+        if self._has_priorities:
+            request.priority = request.request_id * 7 % 5 - 2
         super().add(request)
         if request in self._shedding.protection.protected:
             self.protected.add(request.request_id)
@@ -92,8 +96,11 @@ def watch(
     seed: int = 0,
     spared: frozenset[int] = frozenset(),
     is_calibrated: bool = True,
+    has_priorities: bool = False,
 ) -> tuple[History, WatchedHeadrace]:
-    """Run `workload` on the round machine to the end, with a prefix cache if prompts share any."""
+    """Run `workload` on the round machine to the end, with a prefix cache if prompts share any, and
+    with five priorities if it is to have some.
+    """
     limits = limits or promised_limits(workload)
     settings = simulated_settings(
         limits=limits,
@@ -105,6 +112,9 @@ def watch(
     settings = replace(settings, noise=NoiseSettings(sigma), seed=seed)
     settings, _ = prepare("headrace", settings)
     policy = WatchedHeadrace(
-        policy_settings(settings.engine), spared=spared, is_calibrated=is_calibrated
+        policy_settings(settings.engine),
+        spared=spared,
+        is_calibrated=is_calibrated,
+        has_priorities=has_priorities,
     )
     return Simulation(settings, workload, policy).run(), policy
