@@ -16,7 +16,7 @@ from math import log, log2
 
 import numpy as np
 
-RATIO = 1.4
+RATIO = 1.5
 FIRST_LEAD = 0.5
 LEAD_MAX = 1.5
 GAIN = 0.1
