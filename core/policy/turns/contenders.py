@@ -19,7 +19,8 @@ no prompt is under way, heads are tried by their deadlines, only to learn what b
 
 What waits counts for V, blocked or not, unless a limit of its own keeps it from starting.
 
-Prompts that gather (`company`) keep their last token. They get it when the turn passes to others.
+Prompts that gather (`company`) keep their last token until the turn passes to others. It is one
+token: then it goes before all, windows or not.
 """
 
 import numpy as np
@@ -59,7 +60,7 @@ class Contenders:
         self._is_reserved = False  # the turn, so its tokens are bounded by the reserve
         self._passed_over: tuple[int, ...] = ()  # classes that wait for company
         self._gathering: tuple[int, ...] = ()  # classes whose prompts keep their last token
-        self._held: list[Request] = []  # those prompts, computed up to it
+        self._held: list[Request] = []  # prompts under way that are computed up to it
         self._settled = -1  # the flow whose head is to be looked at before the next turn
         self._under_way: dict[int, list[Request]] = {}
         for request in sorted(step.prefills(), key=due_ns, reverse=True):
@@ -103,19 +104,18 @@ class Contenders:
         if waiting and self._order.pass_over(waiting):
             self._passed_over = waiting
         gathering = company.gathering(room, first_ns, now_ns)
-        if not gathering or not self._order.with_head(but=gathering).any():
-            return
-        self._gathering = gathering
+        if gathering and self._order.with_head(but=gathering).any():
+            self._gathering = gathering
         for request in [each for group in self._under_way.values() for each in group]:
-            if self._is_held(request):
+            if self._step.remaining(request) == 1:
                 self._hold(request)
 
     def next(self) -> Request | None:
         """Return whose turn it is; its grant must be settled before the next."""
-        request = self._turn()
-        if self._held and (request is None or not self.keeps_last(request)):
-            self._let_go()
-            request = self._turn()
+        request = self._let_go() or self._turn()
+        if self._gathering and self._held and (request is None or not self.keeps_last(request)):
+            self._gathering = ()
+            request = self._let_go() or request
         return request
 
     def keeps_last(self, request: Request) -> bool:
@@ -150,7 +150,11 @@ class Contenders:
         """Take in what came of a grant to `request`."""
         flow, is_blocked = request.flow, grant.blocked is not Blocked.NOTHING
         mine = self._under_way.get(flow)
-        if mine and mine[-1] is request:
+        if request in self._held:
+            self._held.remove(request)
+            if is_blocked:
+                self._closures.blocked.setdefault(flow, grant.blocked)
+        elif mine and mine[-1] is request:
             if is_blocked:
                 self._closures.blocked.setdefault(flow, grant.blocked)
             if is_blocked or not self._step.remaining(request):
@@ -161,14 +165,10 @@ class Contenders:
             self._block(request, grant.blocked)
         elif self._step.remaining(request):
             self._under_way.setdefault(flow, []).append(request)
-        if not is_blocked and self._is_held(request):
+        if not is_blocked and self.keeps_last(request) and self._step.remaining(request) == 1:
             self._hold(request)
         self._tokens.take(request.traffic_class, grant.num_tokens)
         self._settled = flow
-
-    def _is_held(self, request: Request) -> bool:
-        """Tell whether the last token of a prompt is all that is left of it, and is to wait."""
-        return self.keeps_last(request) and self._step.remaining(request) == 1
 
     def _hold(self, request: Request) -> None:
         """Set a prompt under way aside."""
@@ -179,15 +179,18 @@ class Contenders:
         self._held.append(request)
         self._update(request.flow)
 
-    def _let_go(self) -> None:
-        """Let those that were set aside have their turn; from now on prompts are computed whole."""
-        self._gathering = ()
-        for request in self._held:
-            group = self._under_way.setdefault(request.flow, [])
-            group.append(request)
-            group.sort(key=due_ns, reverse=True)
-            self._update(request.flow)
-        self._held.clear()
+    def _let_go(self) -> Request | None:
+        """Return the first that was set aside and may have its last token now."""
+        free = [each for each in self._held if self._is_free(each)]
+        if free:
+            self._is_reserved = False
+        return min(free, key=due_ns, default=None)
+
+    def _is_free(self, request: Request) -> bool:
+        """Tell whether one that was set aside still runs, and need not wait within its class."""
+        is_running = request.status is RequestStatus.RUNNING
+        has_room = self._tokens.most[request.traffic_class] > 0
+        return is_running and has_room and not self.keeps_last(request)
 
     def _is_over(self) -> bool:
         """Tell whether nothing can start any more, and no prompt is under way."""
