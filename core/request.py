@@ -96,7 +96,7 @@ class Request:
     end_deadline_ns: int = 0
     ttft_deadline_ns: int = 0  # the promise: first token by then
     itl_cap_ns: int = 0  # the promise: no longer gap between two tokens
-    start_by_ns: int = 0  # a start for that deadline, by which the policy orders; set once
+    start_by_ns: int = 0  # where it stands in its flow; 0 = by deadline or arrival; set once
     client_deadline: bool = False  # the deadline came from the client: 408, not 504
     prompt_digests: tuple[bytes, ...] = field(default=(), repr=False)
     was_queued: bool = False  # by an earlier scheduler, which has counted it

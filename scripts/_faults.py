@@ -46,6 +46,8 @@ TRICKS = PROPERTIES + "test_tricks.py::test_no_trick_gets_more_than_the_share"
 SHARES = "core/policy/fairness/shares.py"
 FAIR_QUEUE = "core/policy/queues/fair_queue.py"
 CLOSURES = "core/policy/turns/closures.py"
+CONTENDERS = "core/policy/turns/contenders.py"
+GATHERING = PROPERTIES + "test_gathering.py::test_prompts_are_held_only_for_others_of_their_class"
 PROTECTION = "core/policy/lateness/protection.py"
 SHEDDING = "core/policy/lateness/shedding.py"
 PREEMPTION = "core/policy/kv_memory/preemption.py"
@@ -151,7 +153,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "margin-dropped", "P8",
         f"{PROPERTIES}test_pace.py::test_noise_makes_few_requests_late[exact]", GAPS,
-        "int(tightest_ns / (1 + self._margin))",
+        "int(tightest_ns / (1 + kept))",
         "int(tightest_ns)",
     ),
     Fault(
@@ -274,9 +276,19 @@ FAULTS: tuple[Fault, ...] = (
         "patience > -(1 << 62)",
     ),
     Fault(
+        "held-while-others-are-served", "P4", GATHERING, CONTENDERS,
+        "is_concerned and not self.keeps_last(request)",
+        "False",
+    ),
+    Fault(
+        "gathers-for-ever", "P4", GATHERING, "core/policy/pacing/company.py",
+        "1 - (1 - fraction) ** 2",
+        "1.0",
+    ),
+    Fault(
         "margin-upside-down", "P8", EXACT_GAPS, GAPS,
-        "int(tightest_ns / (1 + self._margin))",
-        "int(tightest_ns * (1 + self._margin))",
+        "int(tightest_ns / (1 + kept))",
+        "int(tightest_ns * (1 + kept))",
     ),
     Fault(
         "loosest-gap", "P8", EXACT_GAPS, GAPS,

@@ -42,7 +42,7 @@ class EngineConfig:
     max_num_batched_tokens: int = 192
     """Tokens computed in a step of a replica, at the most."""
     max_num_partial_prefills: int = 4
-    """Prompts being prefilled in chunks at the same time."""
+    """Prompts being prefilled in chunks at the same time; with one token left they do not count."""
     block_size: int = 32
     """Tokens in a KV block."""
     num_kv_blocks: int = 0

@@ -32,7 +32,7 @@ SIGMA_MAX = 0.5
 CLIP_SIGMAS = 3.0
 FACTOR_MEMORY = 24  # steps that a factor averages over
 SIGMA_MEMORY = 96
-FIRST_TAIL = 0.4  # a share: nobody has seen the slowest of a thousand steps before the thousandth
+FIRST_TAIL = 0.4  # measured / predicted − 1, a guess until many steps were seen
 TAIL_SHARE = 0.0005  # of steps last longer than the tail says
 TAIL_STRIDE = 0.05  # by which a step beyond it lifts the tail, in logarithms
 DOUBTFUL_STEPS = 4  # as if so many had agreed with the basis before the first
@@ -82,7 +82,7 @@ class MovingFactor:
         """Start in agreement with the basis."""
         self.factor = 1.0
         self.sigma = FIRST_SIGMA
-        self.tail = log1p(FIRST_TAIL)  # logarithm of what few steps exceed, of what is predicted
+        self.tail = log1p(FIRST_TAIL)  # ln(measured / predicted) that TAIL_SHARE of steps exceed
         self.num_steps = 0
         self._log = 0.0
         self._variance = FIRST_SIGMA**2

@@ -3,9 +3,10 @@ really ran.
 
 Owns: the order of the questions. Each answer is in a file of its own: `flows` (who waits),
 `fair_queue` (who was served for its weight), `prices` (what it cost), `contenders` (whose turn),
-`company` (who waits to decode with others), `locality` (whose prompt is in the cache), `pace` (how
-long the step may last), `memory` (whose KV fits), `gates` (the hard limits of tenants and classes),
-`shedding` (who would wait in vain), `leftovers` (what a step left unused, and why).
+`company` (which prompts wait, or keep their last token, to decode with others), `locality` (whose
+prompt is in the cache), `pace` (how long the step may last), `memory` (whose KV fits), `gates` (the
+hard limits of tenants and classes), `shedding` (who would wait in vain), `leftovers` (what a step
+left unused, and why).
 Never knows: blocks, rows, plans, clocks.
 """
 
@@ -169,7 +170,7 @@ class HeadracePolicy(Policy):
         self._shedding.at_step(step)
         self._memory.open(step)
         budget = self._pace.open(step, step.decodes())
-        decodes = step.decodes()
+        decodes = step.decodes()  # without those that pause
         self._shares.follow_prices(self._models.typical(), step.now_ns)
         self._shares.charge_decodes(step.replica, decodes)
         contenders = self._contenders(step, decodes)

@@ -29,6 +29,7 @@ from core.scheduler.spans import Spans
 
 Rows = npt.NDArray[np.int64]
 NO_TOKEN = -1
+NEARLY_WHOLE = 1  # tokens left: such a prompt does not count as one that is partly computed
 
 
 class RunningTable:
@@ -196,6 +197,10 @@ class RunningTable:
     def prefill_rows(self) -> Rows:
         """Return the rows with known tokens left to schedule, int64[n]."""
         return (self.num_scheduled < self.prefill_end).nonzero()[0]
+
+    def num_partial(self) -> int:
+        """Return how many prompts have more than NEARLY_WHOLE tokens left to schedule."""
+        return int(np.count_nonzero(self.prefill_end - self.num_scheduled > NEARLY_WHOLE))
 
     def outstanding_prefill_tokens(self) -> int:
         """Return the tokens of all rows that are left to prefill."""

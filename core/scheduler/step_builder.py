@@ -21,11 +21,9 @@ from core.scheduler.plan import StepPlan
 from core.scheduler.plan_rows import plan_rows
 from core.scheduler.replica import Replica
 from core.scheduler.routing import Route
-from core.scheduler.running_table import Rows
+from core.scheduler.running_table import NEARLY_WHOLE, Rows
 from core.scheduler.scheduler import Scheduler
 from core.scheduler.step_memory import StepMemory
-
-NEARLY_WHOLE = 1  # tokens left: such a prompt does not count as one that is partly computed
 
 
 class StepBuilder:
@@ -235,8 +233,8 @@ class StepBuilder:
         )
 
     def _is_one_too_many(self, request: Request, max_tokens: int) -> bool:
-        """Tell, before memory is looked at, whether a waiting prompt cannot be computed whole while
-        no more may be computed in part.
+        """Tell, before memory is looked at, whether a waiting prompt cannot be computed up to its
+        last token while no more may be computed in part.
         """
         if len(self._partial) < self._settings.max_num_partial_prefills:
             return False

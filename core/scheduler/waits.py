@@ -40,7 +40,7 @@ def _rows(scheduler: Scheduler, _request: Request, replica: Replica) -> Numbers:
 
 
 def _partial_prefills(scheduler: Scheduler, _request: Request, replica: Replica) -> Numbers:
-    return len(replica.table.prefill_rows()), scheduler.settings.max_num_partial_prefills
+    return replica.table.num_partial(), scheduler.settings.max_num_partial_prefills
 
 
 _COMPARED: Mapping[Blocked, Callable[[Scheduler, Request, Replica], Numbers]] = {

@@ -29,7 +29,7 @@ def passed_over(
     """Return who waits when all other classes are due much later."""
     due = [NOW_NS + 60_000 * MS] * len(TrafficClass)
     due[INTERACTIVE] = NOW_NS + int(interactive_in_ms * MS)
-    return some.passed_over(room, due, NOW_NS)
+    return some.waiting(room, due, NOW_NS)
 
 
 def test_a_class_with_a_tight_cap_waits_for_a_part_of_its_promise() -> None:
@@ -40,12 +40,10 @@ def test_a_class_with_a_tight_cap_waits_for_a_part_of_its_promise() -> None:
 
 def test_it_gathers_for_as_large_a_part_of_what_is_left() -> None:
     """A quarter of four and a half seconds is another 1,125 ms."""
-    due = [NOW_NS + 60_000 * MS] * len(TrafficClass)
-    for due_in_ms, expected in ((3375, ()), (3376, (INTERACTIVE,))):
-        due[INTERACTIVE] = NOW_NS + due_in_ms * MS
-        assert company().gathering(ROOM, due, NOW_NS) == expected
-    assert company().gathering(ROOM._replace(longest_ns=1200 * MS), due, NOW_NS) == ()  # three such
-    assert company().gathering(StepRoom(50 * MS, 10 * MS), due, NOW_NS) == ()
+    assert company().gathering(ROOM, NOW_NS) == {INTERACTIVE: NOW_NS + 3375 * MS}
+    long = ROOM._replace(longest_ns=1200 * MS)  # it must be due after three such
+    assert company().gathering(long, NOW_NS) == {INTERACTIVE: NOW_NS + 3600 * MS}
+    assert company().gathering(StepRoom(50 * MS, 10 * MS), NOW_NS) == {}
     assert company().longest_ns(INTERACTIVE) == 1500 * MS
     assert company().longest_ns(STANDARD) == 0
 
@@ -90,4 +88,4 @@ def test_it_can_be_switched_off() -> None:
 def test_who_was_promised_nothing_does_not_wait(due_ns: int) -> None:
     """It would wait for as long as others come."""
     due = [due_ns] * len(TrafficClass)
-    assert company().passed_over(ROOM, due, NOW_NS) == ()
+    assert company().waiting(ROOM, due, NOW_NS) == ()

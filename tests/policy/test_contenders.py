@@ -320,6 +320,30 @@ def test_who_has_gathered_waits_for_those_that_a_step_had_no_room_for() -> None:
     assert [case.grant(second) for _ in range(2)] == [(one, 0), (two, 0)]
 
 
+def test_who_was_set_aside_and_has_lost_its_row_is_not_let_go() -> None:
+    """Nor anybody of a class that has had all that it may of the step; the others are."""
+    case = Gathering()
+    case.step.tokens_left = 1000
+    one, two = case.waits(1), case.waits(2)
+    contenders = case.open()
+    assert [case.grant(contenders) for _ in range(2)] == [(one, 1), (two, 1)]
+    one.move_to(RequestStatus.PREEMPTED)
+    assert case.grant(contenders) == (two, 0)
+    assert contenders.next() is case.other
+
+
+def test_a_class_at_its_cap_keeps_what_it_has_set_aside() -> None:
+    """The turn passes to others, and it goes first in the next step."""
+    case = Gathering()
+    case.step.tokens_left = 1000
+    one = case.waits(1)
+    first = case.open()
+    first._tokens.most[INTERACTIVE] = 49
+    assert [case.grant(first) for _ in range(2)] == [(one, 1), (case.other, 0)]
+    assert case.grant(first) is None
+    assert case.grant(case.open()) == (one, 0)
+
+
 def test_nobody_gathers_where_nobody_else_can_use_the_step() -> None:
     """It would be late for nothing."""
     case = Gathering()
@@ -330,7 +354,26 @@ def test_nobody_gathers_where_nobody_else_can_use_the_step() -> None:
 
 
 def test_a_prompt_that_has_waited_long_is_computed_whole() -> None:
-    """Its promise comes first."""
+    """Its promise comes first; those that were held for it go before it, and nobody is any more."""
     case = Gathering(due_ms=3000)
     one = case.waits(1)
     assert case.grant(case.open()) == (one, 0)
+    case = Gathering()
+    case.step.tokens_left = 1000
+    one, two, three = case.waits(1), case.waits(2), case.waits(2)
+    due_in(case.rig, two, 3300)
+    contenders = case.open()
+    assert [case.grant(contenders) for _ in range(3)] == [(two, 0), (one, 0), (three, 0)]
+
+
+def test_one_under_way_that_has_waited_long_ends_the_gathering_of_its_class() -> None:
+    """Whoever was held with it."""
+    case = Gathering()
+    case.step.tokens_left = 1000
+    one, two = case.waits(1), case.waits(2)
+    contenders = case.open()
+    assert [case.grant(contenders) for _ in range(2)] == [(one, 1), (two, 1)]
+    three = case.waits(1)
+    case.step.now_ns += 700 * NS_PER_MS
+    contenders = case.open()
+    assert [case.grant(contenders) for _ in range(3)] == [(one, 0), (two, 0), (three, 0)]

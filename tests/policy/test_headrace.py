@@ -91,21 +91,30 @@ def test_a_client_orders_its_own_requests_by_priority(due_ns: int) -> None:
     policy = make()
     come = Arrivals(policy)
     for priority in (0, 5, -3, 0, -3, 5):
-        come(10, due_ns=due_ns and due_ns + 1000 * priority + 5000, priority=priority)
+        come(10, due_ns=due_ns and 6000 - 100 * priority, priority=priority)
     come(10, due_ns=due_ns and 9_999_999, priority=-9)
     come(10, due_ns=due_ns and 1, priority=9)
     assert list(fill(policy).granted()) == [7, 3, 5, 1, 4, 2, 6, 8]
 
 
-def test_priority_gains_nothing_over_others() -> None:
-    """Between tenants, and between classes, deadlines decide as before."""
+def test_priority_gains_no_more_than_the_place_of_another_of_the_same_flow() -> None:
+    """Between tenants, and between classes, due times decide as before."""
     policy = make()
     come = Arrivals(policy)
     come(10, tenant=1, due_ns=500)
     come(10, tenant=2, due_ns=400, priority=5)
+    come(10, tenant=2, due_ns=600, priority=5)
     come(10, tenant=1, due_ns=900, priority=-5)
     come(10, BATCH, tenant=1, due_ns=450, priority=9)
-    assert list(fill(policy).granted()) == [2, 4, 3, 1]
+    assert list(fill(policy).granted()) == [2, 5, 4, 1, 3]
+
+
+def test_a_place_before_the_first_of_all_times_is_a_place() -> None:
+    """0 would mean that it has none."""
+    policy = make()
+    come = Arrivals(policy)
+    come(10, due_ns=1)
+    assert come(10, due_ns=900, priority=-5).start_by_ns >= 1
 
 
 def test_who_has_no_promise_comes_after_all_who_have_one() -> None:

@@ -127,6 +127,31 @@ def test_tokens_on_their_way_take_time_of_a_gap() -> None:
     assert most(step_of([Decode(cap_ms=15)]), pace, 2) == (2, Blocked.NOTHING)
 
 
+@pytest.mark.parametrize(
+    ("prompt_len", "cached", "num_tokens"),
+    [(10, 0, 9), (2, 0, 1), (1, 0, 1), (10, 7, 2), (10, 9, 1)],
+)
+def test_the_last_token_of_a_prompt_can_be_left_for_later(
+    prompt_len: int, cached: int, num_tokens: int
+) -> None:
+    """Unless it is all that is left, or that the cache does not hold."""
+    pace, _, _ = pace_of()
+    step = step_of([], cached=cached)
+    budget = pace.open(step, step.batch)  # type: ignore[arg-type]
+    assert budget.most(make_request(prompt_len=prompt_len), but_last=True) == num_tokens
+
+
+def test_the_room_of_a_step_is_the_least_of_its_limits() -> None:
+    """The gaps of its decodes, and its tokens; an empty one lasts 10 ms."""
+    pace, _, _ = pace_of()
+    step = step_of([], tokens_left=200)
+    assert pace.open(step, step.batch).room() == (30 * MS, 10 * MS)  # type: ignore[arg-type]
+    step = step_of([Decode(cap_ms=60)])
+    assert pace.open(step, step.batch).room() == (50 * MS, 10 * MS)  # type: ignore[arg-type]
+    pace, _, _ = pace_of(None)
+    assert pace.open(step, step.batch).room() == (0, 0)  # type: ignore[arg-type]
+
+
 def test_what_is_left_of_a_prompt_needs_no_whole_tile() -> None:
     """A chunk that ends its prompt may have any length."""
     pace, _, _ = pace_of()

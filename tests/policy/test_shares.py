@@ -208,20 +208,25 @@ def test_a_client_may_take_a_moment_for_its_next_request(
     assert rig.shares.over_share(one_by_one.flow) == -kept * heaviest
 
 
-@pytest.mark.parametrize("heaviest", [1, 2])
-def test_what_is_made_up_for_has_a_limit(heaviest: int) -> None:
-    """Four windows of its own service, while something of it runs, whatever another weighs."""
-    tenants = {"t3": TenantConfig(name="t3", weight=heaviest)}
+@pytest.mark.parametrize(("own", "heaviest"), [(1.0, 1), (1.0, 2), (0.5, 1)])
+def test_what_is_made_up_for_has_a_limit(own: float, heaviest: int) -> None:
+    """Four windows of its own service, while something of it runs, whatever it weighs or another
+    does.
+    """
+    tenants = {
+        "t2": TenantConfig(name="t2", weight=own),
+        "t3": TenantConfig(name="t3", weight=heaviest),
+    }
     rig = Rig(
         PolicyConfig(kv_price=0.0, tenant_window_tokens=1),
         Limits(classes=plain_classes(1, 1, 1, 1), tenants=tenants),
     )
     rig.runs(3)
     busy, decodes = rig.runs(1), rig.runs(2)
-    rig.shares._pay(busy.flow, 9000)
+    rig.shares._pay(busy.flow, 20_000)
     rig.shares.advance(np.arange(len(rig.flows)) == busy.flow)
     rig.shares.wake(decodes.flow)
-    assert rig.shares.over_share(decodes.flow) == -KEPT_WINDOWS * 1000 * heaviest
+    assert rig.shares.over_share(decodes.flow) == -KEPT_WINDOWS * 1000 * heaviest / own
 
 
 def test_who_had_more_while_nobody_waited_owes_nothing_for_it() -> None:

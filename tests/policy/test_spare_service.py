@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from core.policy.base import DecodeBatch
-from core.policy.fairness.spare_service import LONGEST, SpareService
+from core.policy.fairness.spare_service import SPARED_TOKENS, SpareService
 from core.tenancy.classes import NUM_CLASSES, TrafficClass
 from tests.support.scheduler.checked_engine import make_request
 
@@ -49,9 +49,9 @@ def test_what_ran_when_somebody_began_to_wait_does_not_count() -> None:
 def test_it_does_for_so_many_tokens() -> None:
     """A longer output counts again, and so does what other replicas and classes run."""
     service = after_spare_time([2])
-    assert service.has(0, 2, 9 + LONGEST)
-    assert not service.has(0, 2, 10 + LONGEST)
-    assert service.of(0, batch([2], 10 + LONGEST)) is None
+    assert service.has(0, 2, 9 + SPARED_TOKENS)
+    assert not service.has(0, 2, 10 + SPARED_TOKENS)
+    assert service.of(0, batch([2], 10 + SPARED_TOKENS)) is None
     assert service.of(1, batch([2])) is None
     service.filled(0, batch([3], traffic_class=BATCH), wanting(STANDARD))
     assert not service.has(0, 3, 10)

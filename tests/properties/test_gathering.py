@@ -5,14 +5,16 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from core.clock import NS_PER_S
 from core.config.scheduling import PolicyConfig
 from core.simulation.history import History
-from tests.support.loads.promised_loads import FAST, PROMISES, stream
+from core.simulation.workload import Promise
+from tests.support.loads.promised_loads import FAST, SLOW, stream
 from tests.support.loads.watched_shedding import watch
 
 SEEDS = range(1, 5)
-LOADS = (0.9, 1.2)
-NS_PER_S = 1_000_000_000
+LOADS = (0.9, 1.5)
+PROMISES = {FAST: Promise(6.0, 0.06), SLOW: Promise(60.0, 0.4)}
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ def run_seed(seed: int) -> int:
     fraction, num_held = PolicyConfig().company_fraction, 0
     longest_s = (1 - (1 - fraction) ** 2) * PROMISES[FAST].ttft_s
     for load in LOADS:
-        history, _ = watch(stream(seed, load, 300, 3), sigma=0.05, seed=seed)
+        workload = stream(seed, load, 300, 3).with_promises(PROMISES)
+        history, _ = watch(workload, sigma=0.05, seed=seed)
         step_ns = int((history.step_end_ns - history.step_begin_ns).max())
         for held in held_prompts(history):
             for step in range(held.since, held.until):

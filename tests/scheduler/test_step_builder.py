@@ -68,6 +68,21 @@ def test_a_step_never_leaves_too_many_prompts_partly_computed() -> None:
     assert step.grant(requests[0], 7) == Grant(7)
 
 
+def test_a_prompt_with_one_token_left_is_not_partly_computed() -> None:
+    """As many as like may keep their last token, in this step and in the next."""
+    scheduler = make_scheduler(max_num_partial_prefills=2, pipeline_depth=2)
+    requests = accept(scheduler, 8, 8, 8, 8, 8)
+    step = open_step(scheduler)
+    assert [step.grant(request, 7) for request in requests[:3]] == [Grant(7)] * 3
+    assert step.finish() is not None
+    assert scheduler.replicas[0].table.num_partial() == 0
+    step = open_step(scheduler)
+    assert [step.grant(request, 6) for request in requests[3:]] == [Grant(6)] * 2
+    assert [step.grant(request, 1) for request in requests[:3]] == [Grant(1)] * 3
+    assert step.finish() is not None
+    assert scheduler.replicas[0].table.num_partial() == 2
+
+
 def test_two_grants_to_one_request_are_one_row() -> None:
     """Whatever a request is granted in a step becomes one row of the plan."""
     scheduler = make_scheduler()

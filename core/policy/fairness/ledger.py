@@ -124,8 +124,8 @@ class Ledger:
 
 
 @dataclass(slots=True)
-class TakenBack:
-    """What a step in the making was to cost one request."""
+class StepCharge:
+    """What the step in the making costs one request."""
 
     charged_tokens: int  # of its first tokens, before the step
     units: int = 0  # to be paid by its flow
@@ -139,7 +139,7 @@ class StepCharges:
         """Begin without any; the default is no step at all."""
         self.total = 0
         self._replica = replica
-        self._grants: dict[Request, TakenBack] = {}
+        self._grants: dict[Request, StepCharge] = {}
         self._rows: Ints = _NO_ROWS
         self._contexts: Contexts = _NO_CONTEXTS
         self._units: Charges = _NO_UNITS
@@ -152,18 +152,18 @@ class StepCharges:
 
     def grant(self, request: Request, charged_tokens: int, units: int, redone: int) -> None:
         """Remember the charge of a grant; before it `charged_tokens` of the request were paid."""
-        taken = self._grants.setdefault(request, TakenBack(charged_tokens))
+        taken = self._grants.setdefault(request, StepCharge(charged_tokens))
         taken.units += units
         taken.redone += redone
 
-    def take_back(self, request: Request, ledger: Ledger) -> TakenBack | None:
+    def take_back(self, request: Request, ledger: Ledger) -> StepCharge | None:
         """Forget what `request` was to cost, since it leaves the step; None = nothing."""
         taken = self._grants.pop(request, None) or self._decode_of(request, ledger)
         if taken is not None:
             ledger.note(request, taken.charged_tokens, -taken.units)
         return taken
 
-    def _decode_of(self, request: Request, ledger: Ledger) -> TakenBack | None:
+    def _decode_of(self, request: Request, ledger: Ledger) -> StepCharge | None:
         if request.replica != self._replica:
             return None
         row = ledger.row(request)
@@ -174,5 +174,5 @@ class StepCharges:
         self._rows = np.where(self._rows == row, -1, self._rows)  # another may get the row now
         units = int(self._units[index])
         if self._redone is not None and self._redone[index]:
-            return TakenBack(ledger.charged_tokens(request), 0, units)
-        return TakenBack(int(self._contexts[index]), units)
+            return StepCharge(ledger.charged_tokens(request), 0, units)
+        return StepCharge(int(self._contexts[index]), units)

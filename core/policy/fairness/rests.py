@@ -24,7 +24,7 @@ import numpy as np
 from core.policy.queues.fair_queue import FairTable, Mask
 from core.tenancy.classes import NUM_CLASSES
 
-KEPT_WINDOWS = 4
+KEPT_WINDOWS = 4  # of a flow's own service
 
 
 class Rest(NamedTuple):

@@ -1,7 +1,7 @@
 """The hierarchy of shares: class, then tenant.
 
 Owns: who was charged what at both levels, and which flows are within their windows. Never knows:
-deadlines, memory, how a step is filled.
+deadlines, who may have memory, how a step is filled.
 
 Every charge goes to one account: that of a flow, or that of the system, which bears what is
 computed again and what is refunded because the request failed or was shed.

@@ -1,12 +1,13 @@
 """What runs on when somebody waits again, and was begun while nobody did.
 
-Owns: since when nobody of a class waits, and which decodes do not count against their tenants.
+Owns: of which classes somebody wanted more at the last step of each replica, and up to which
+context the decodes of each row do not count against their tenants.
 Never knows: charges, virtual service.
 
 Who starts while nobody waits takes nothing from anybody, however long its outputs last. When the
 last row is taken, its decodes go on beside those who wait; if they counted, their tenant would be
 served nothing else for as long. So they are charged, but only what is begun from then on makes a
-tenant go ahead. An output counts like any other once it is LONGEST tokens longer than it was then.
+tenant go ahead. An output counts like any other once it is SPARED_TOKENS longer than it was then.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from core.policy.base import DecodeBatch
 from core.policy.queues.fair_queue import Mask
 from core.request import Request
 
-LONGEST = 1024  # tokens of an output
+SPARED_TOKENS = 1024  # of an output
 GROWTH = 64  # rows
 
 
@@ -42,16 +43,16 @@ class SpareService:
         self._wanting[replica] = wanting
         if before == wanting or not len(decodes.rows):
             return
-        ended = np.array([now and not then for now, then in zip(wanting, before, strict=True)])
-        if not np.count_nonzero(ended):
+        returned = np.array([now and not then for now, then in zip(wanting, before, strict=True)])
+        if not np.count_nonzero(returned):
             return
-        chosen = ended[decodes.traffic_class]
+        chosen = returned[decodes.traffic_class]
         rows = decodes.rows[chosen]
         until = self._until.get(replica, np.zeros(0, np.int64))
         missing = int(decodes.rows.max()) + 1 - len(until)
         if missing > 0:
             until = np.concatenate([until, np.zeros(missing + GROWTH, np.int64)])
-        until[rows] = decodes.context_tokens[chosen] + LONGEST
+        until[rows] = decodes.context_tokens[chosen] + SPARED_TOKENS
         self._until[replica] = until
 
     def of(self, replica: int, decodes: DecodeBatch) -> Mask | None:

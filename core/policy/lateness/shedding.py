@@ -102,12 +102,12 @@ class Shedding:
         """
         if not request.ttft_deadline_ns:
             own_ns = due_ns(request)
-            placed_ns = self._flows.among_its_own(request, own_ns)
+            placed_ns = self._flows.ordered_due_ns(request, own_ns)
             return 0 if placed_ns == own_ns else placed_ns
         rate = self._rate.fastest()
         needed_ns = request.num_tokens / rate * NS_PER_S if rate else 0.0
         wanted_ns = max(1, request.ttft_deadline_ns - int(self._floor.lead * needed_ns))
-        wanted_ns = self._flows.among_its_own(request, wanted_ns)
+        wanted_ns = self._flows.ordered_due_ns(request, wanted_ns)
         return self.protection.place_ns(request, wanted_ns, self._time_of(request))
 
     def add(self, request: Request) -> None:

@@ -1,7 +1,8 @@
 """Prompts that are partly computed, as the order of service sees them.
 
 Owns: for each replica what is left of them and where they stand. Never knows: who waits, how fast
-prompts are. They are few: `engine.max_num_partial_prefills` of a replica.
+prompts are. They are few: `engine.max_num_partial_prefills` of a replica, and those that have one
+token left.
 """
 
 from collections.abc import Iterator

@@ -14,7 +14,7 @@ with the short steps as the cost.
 The first of them would make the steps short in which the others are still computed. So they gather,
 as long as other classes could use the step: each is computed but for its last token, until nobody
 else of the class has its turn, or the first of them has used as large a part again of what was left
-of its promise.
+of its promise or is due within STEPS_LEFT steps.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,52 +38,47 @@ class Company:
         as large a part of what is left.
         """
         configs = {int(each): limits.of(each) for each in TrafficClass}
-        waiting = configs.items() if fraction else ()
-        tight = {c: config for c, config in waiting if _is_tight(config, configs.values())}
+        promised = configs.items() if fraction else ()
+        tight = {c: config for c, config in promised if _is_tight(config, configs.values())}
         self._caps_ns = {c: config.itl_ms * NS_PER_MS for c, config in tight.items()}
         self._promised_ns = {c: config.ttft_ms * NS_PER_MS for c, config in tight.items()}
-        self._waiting, self._gathering = fraction, 1 - (1 - fraction) ** 2
+        self._waiting_fraction, self._gathering_fraction = fraction, 1 - (1 - fraction) ** 2
 
-    def passed_over(
-        self, room: StepRoom, first_due_ns: Sequence[int], now_ns: int
-    ) -> tuple[int, ...]:
+    def waiting(self, room: StepRoom, first_due_ns: Sequence[int], now_ns: int) -> tuple[int, ...]:
         """Return the classes that wait in a step with that `room`, given when the first of each
         class is due.
         """
-        return self._patient(self._waiting, 0, room, first_due_ns, now_ns)
-
-    def gathering(
-        self, room: StepRoom, first_due_ns: Sequence[int], now_ns: int
-    ) -> tuple[int, ...]:
-        """Return the classes whose prompts keep their last token for later in such a step."""
-        least_ns = STEPS_LEFT * room.longest_ns
-        return self._patient(self._gathering, least_ns, room, first_due_ns, now_ns)
-
-    def longest_ns(self, traffic_class: int) -> int:
-        """Return for how long a prompt of a class may wait; gathering makes nobody late whose
-        prompt is computed in time.
-        """
-        return int(self._waiting * self._promised_ns.get(traffic_class, 0))
-
-    def _patient(
-        self,
-        fraction: float,
-        least_ns: int,
-        room: StepRoom,
-        first_due_ns: Sequence[int],
-        now_ns: int,
-    ) -> tuple[int, ...]:
-        """Return the classes of which nobody has used that part of its promise, nor is due within
-        `least_ns`.
-        """
         return tuple(
             c
-            for c, promised_ns in self._promised_ns.items()
-            if room.gain(self._caps_ns[c]) >= WORTH_WAITING
-            and max(int((1 - fraction) * promised_ns), least_ns)
+            for c in self._worth_it(room)
+            if self._left_ns(c, self._waiting_fraction)
             < first_due_ns[c] - now_ns
             < NO_PROMISE_NS // 2
         )
+
+    def gathering(self, room: StepRoom, now_ns: int) -> dict[int, int]:
+        """Return the classes whose prompts keep their last token for later in such a step, and
+        after which time, ns, one must be due for that.
+        """
+        least_ns = STEPS_LEFT * room.longest_ns
+        return {
+            c: now_ns + max(self._left_ns(c, self._gathering_fraction), least_ns)
+            for c in self._worth_it(room)
+        }
+
+    def longest_ns(self, traffic_class: int) -> int:
+        """Return for how long a prompt of a class may wait, ns. Gathering ends STEPS_LEFT steps
+        before any of them is due, so nobody has to reckon with it.
+        """
+        return int(self._waiting_fraction * self._promised_ns.get(traffic_class, 0))
+
+    def _worth_it(self, room: StepRoom) -> list[int]:
+        """Return the classes whose decodes would make prompts slower than in such a step."""
+        return [c for c, cap_ns in self._caps_ns.items() if room.gain(cap_ns) >= WORTH_WAITING]
+
+    def _left_ns(self, traffic_class: int, fraction: float) -> int:
+        """Return what is left of its promise when a prompt has used a part of it."""
+        return int((1 - fraction) * self._promised_ns[traffic_class])
 
 
 def _is_tight(config: ClassConfig, others: Iterable[ClassConfig]) -> bool:

@@ -58,7 +58,8 @@ class Gaps:
         """
         if is_unlimited(tightest_ns):
             return UNLIMITED_NS
-        return int(tightest_ns / (1 + (self._margin if margin is None else margin)))
+        kept = self._margin if margin is None else margin
+        return int(tightest_ns / (1 + kept))
 
 
 def is_unlimited(time_ns: int) -> bool:

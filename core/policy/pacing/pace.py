@@ -26,7 +26,7 @@ from core.policy.queues.flows import Flows
 from core.policy.settings import PolicySettings
 
 MARGIN_SIGMAS = 4.0
-MARGIN_MAX = 1.0
+MARGIN_MAX = 1.0  # of the predicted time: steps are planned for half of a gap
 STEPS_KEPT = 4  # of a replica, until their results come
 
 
@@ -71,8 +71,8 @@ class Pace:
                 step.defer(~kept)
                 work, tightest_ns = decode_work(decodes, kept), gaps.tightest_ns(kept)
                 decodes_ns, limit_ns = model.duration_ns(work), gaps.limit_ns(tightest_ns)
-        most_ns = gaps.limit_ns(tightest_ns, self._settings.tuning.itl_margin)
-        limit_ns = max(limit_ns, (decodes_ns + most_ns) // 2)
+        widest_ns = gaps.limit_ns(tightest_ns, self._settings.tuning.itl_margin)
+        limit_ns = max(limit_ns, (decodes_ns + widest_ns) // 2)
         is_feasible = decodes_ns <= tightest_ns
         if not is_feasible:
             self._num_infeasible[step.replica] = self._num_infeasible.get(step.replica, 0) + 1

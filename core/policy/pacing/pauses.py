@@ -3,7 +3,7 @@
 Owns: when that is worth it, and for whom. Never knows: how a step's limit comes about (`gaps`).
 Decodes of pausable classes are left out of a step
 
-    if it could not keep the gaps of the others with them: as few as have to be
+    if it could not keep the gaps of the others with them, by the whole margin: as few as have to be
     if a prompt of a class that cannot be paused would be late at this pace, and they take an eighth
     of the step or more: all that can be
 

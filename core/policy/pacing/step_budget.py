@@ -18,15 +18,19 @@ from core.request import Request
 
 
 class StepRoom(NamedTuple):
-    """How long a step can become, and how much of it any step takes, ns; 0 without a model."""
+    """How long a step can become, and how long an empty one lasts, ns; both 0 without a model."""
 
     longest_ns: int
     fixed_ns: int
 
     def gain(self, other_ns: int) -> float:
-        """Return how many times as fast as in a step of `other_ns` prompts are computed in it."""
-        if min(self.longest_ns, other_ns) <= self.fixed_ns:
-            return 0.0 if self.longest_ns <= self.fixed_ns else inf
+        """Return by what factor prompts are computed faster in it than in steps of `other_ns`,
+        decodes left aside; 0: it has no room for them, infinite: the others have none.
+        """
+        if self.longest_ns <= self.fixed_ns:
+            return 0.0
+        if other_ns <= self.fixed_ns:
+            return inf
         return (1 - self.fixed_ns / self.longest_ns) / (1 - self.fixed_ns / other_ns)
 
 

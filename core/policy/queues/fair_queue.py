@@ -193,7 +193,7 @@ class FairTable:
         return int(self.virtual[child, group]) - int(self.floor[group])
 
     def cost(self, child: int) -> int:
-        """Return the virtual service of a unit of charge to a child."""
+        """Return the virtual service of a unit of charge to a child: PRECISION or more."""
         return int(self._cost[child, 0])
 
     def virtual_time(self, group: int) -> int:

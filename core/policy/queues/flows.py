@@ -5,7 +5,8 @@ array, the counts of running requests, and who asks for more than can be had. Ne
 flow is next. A flood of one flow hides no other.
 
 A client may order the requests of its flow by `priority`: one that comes is due behind those that
-wait with smaller ones and before those with larger ones. Between flows it counts for nothing.
+wait with smaller ones and before those with larger ones. Between flows only due times count: who
+goes before another of its flow has the place of that one, and windows bound what that gains.
 """
 
 from typing import TypeVar
@@ -54,7 +55,7 @@ class Flows:
         self.num_tenants_seen = 0  # another number, other names
         self.adapter_window = 0  # units by which an adapter may be ahead within a flow
         self._queues: list[AdapterQueues] = []
-        self._num_ranked = np.zeros(0, np.int64)  # of those that wait, with a priority but 0
+        self._num_prioritized = np.zeros(0, np.int64)  # of those that wait, with a priority but 0
         self._heads: list[Request | None] = []  # as they were when their queues last changed
 
     def __len__(self) -> int:
@@ -78,7 +79,7 @@ class Flows:
         self.num_running = np.concatenate([self.num_running, np.zeros(count, np.int64)])
         self.num_protected = np.concatenate([self.num_protected, np.zeros(count, np.int64)])
         self._refused_ns = np.concatenate([self._refused_ns, np.zeros(count, np.int64)])
-        self._num_ranked = np.concatenate([self._num_ranked, np.zeros(count, np.int64)])
+        self._num_prioritized = np.concatenate([self._num_prioritized, np.zeros(count, np.int64)])
         return True
 
     def forget_tenant(self, index: int) -> None:
@@ -92,13 +93,15 @@ class Flows:
         self._queues[flows] = [AdapterQueues(place) for _ in range(NUM_CLASSES)]
         self._refused_ns[flows] = 0
 
-    def among_its_own(self, request: Request, wanted_ns: int) -> int:
-        """Return when a new `request` of a known flow is to be due: at `wanted_ns` if that is in
-        the order of priorities; who was promised something stays before who was not.
+    def ordered_due_ns(self, request: Request, wanted_ns: int) -> int:
+        """Return when a new `request` of a known flow is to be due: `wanted_ns`, or the nearest
+        time that keeps the order of priorities, ns; where none does, behind those with smaller
+        ones. Who was promised something stays before who was not. Linear in the number that waits
+        there, if any of them has a priority.
         """
-        if not request.priority and not self._num_ranked[request.flow]:
+        if not request.priority and not self._num_prioritized[request.flow]:
             return wanted_ns
-        least_ns, most_ns = 0, NOBODY_NS
+        least_ns, most_ns = 1, NOBODY_NS
         for each in self._queues[request.flow]:
             each_ns = due_ns(each)
             if (each_ns < NO_PROMISE_NS) != (wanted_ns < NO_PROMISE_NS):
@@ -113,7 +116,7 @@ class Flows:
         """Let `request` wait; its flow is known."""
         flow = request.flow
         self._queues[flow].add(request)
-        self._num_ranked[flow] += request.priority != 0
+        self._num_prioritized[flow] += request.priority != 0
         self.num_waiting[flow] += 1
         self._num_waiting_of_class[request.traffic_class] += 1
         self._look_at(flow)
@@ -122,7 +125,7 @@ class Flows:
         """Take a waiting `request` out."""
         flow = request.flow
         self._queues[flow].remove(request)
-        self._num_ranked[flow] -= request.priority != 0
+        self._num_prioritized[flow] -= request.priority != 0
         self.num_waiting[flow] -= 1
         self._num_waiting_of_class[request.traffic_class] -= 1
         self._look_at(flow)
@@ -179,7 +182,7 @@ class Flows:
         for flow, queue in enumerate(self._queues):
             queue.check_integrity()
             assert len(queue) == self.num_waiting[flow], flow
-            assert sum(each.priority != 0 for each in queue) == self._num_ranked[flow], flow
+            assert sum(each.priority != 0 for each in queue) == self._num_prioritized[flow], flow
             head = self.head(flow)
             assert head is queue.peek(self.adapter_window), flow
             assert self.due_ns[flow] == (NOBODY_NS if head is None else due_ns(head)), flow

@@ -1,4 +1,4 @@
-"""Whose turn it is in a step: class, then tenant, then request.
+"""Whose turn it is in a step: strict and reserved classes, then whoever is due first.
 
 Owns: the choice between the heads of all flows, prompts under way and waiting ones. Never knows:
 how many tokens fit, what a charge is, in which order heads of a class stand (`head_order`), what
@@ -29,7 +29,7 @@ from core.policy.base import Blocked, Grant, Step
 from core.policy.fairness.shares import Shares
 from core.policy.pacing.company import Company
 from core.policy.pacing.step_budget import StepRoom
-from core.policy.queues.flows import NOBODY_NS, Flows, due_ns
+from core.policy.queues.flows import NO_PROMISE_NS, NOBODY_NS, Flows, due_ns
 from core.policy.turns.closures import Closures, Reasons
 from core.policy.turns.head_order import HeadOrder, Mask, Times
 from core.policy.turns.locality import Locality
@@ -58,11 +58,11 @@ class Contenders:
         self._locality = locality
         self._closures = Closures(tokens.shares, reasons)
         self._is_reserved = False  # the turn, so its tokens are bounded by the reserve
-        self._passed_over: tuple[int, ...] = ()  # classes that wait for company
-        self._gathering: tuple[int, ...] = ()  # classes whose prompts keep their last token
-        self._held: list[Request] = []  # prompts under way that are computed up to it
+        self._waiting_for_company: tuple[int, ...] = ()  # classes that wait for company
+        self._gathering: dict[int, int] = {}  # class: prompts due later keep their last token
+        self._held: list[Request] = []  # prompts under way of which one token is left
         self._settled = -1  # the flow whose head is to be looked at before the next turn
-        self._under_way: dict[int, list[Request]] = {}
+        self._under_way: dict[int, list[Request]] = {}  # by flow, the one that goes next last
         for request in sorted(step.prefills(), key=due_ns, reverse=True):
             self._under_way.setdefault(request.flow, []).append(request)
         self._order = HeadOrder(self._due_ns(reasons), self._crowding(), shares, tokens.most)
@@ -81,7 +81,9 @@ class Contenders:
         return self.reason(int(self._flows.due_ns.argmin()))
 
     def flows_under_way(self) -> list[int]:
-        """Return the flows that have prompts under way."""
+        """Return the flows that have prompts under way, but for those with only their last token
+        left: these want nothing more yet.
+        """
         return [flow for flow, requests in self._under_way.items() if requests]
 
     def reason(self, flow: int) -> Blocked:
@@ -95,32 +97,46 @@ class Contenders:
 
     def wait_for(self, company: Company, room: StepRoom) -> None:
         """Let classes wait for company in a step with that `room`, and gather, as long as others
-        can use it; while they wait they hold nobody back.
+        can use it; while they wait they hold nobody back. All that have one token left of their
+        prompts are set aside, those that do not gather to go first.
         """
         if not self._has_choice:
             return
         first_ns, now_ns = self._order.first_ns, self._step.now_ns
-        waiting = company.passed_over(room, first_ns, now_ns)
-        if waiting and self._order.pass_over(waiting):
-            self._passed_over = waiting
-        gathering = company.gathering(room, first_ns, now_ns)
-        if gathering and self._order.with_head(but=gathering).any():
+        waiting = company.waiting(room, first_ns, now_ns)
+        if waiting and self._order.put_last(waiting):
+            self._waiting_for_company = waiting
+        gathering = company.gathering(room, now_ns)
+        for request in self._prompts():
+            if due_ns(request) <= gathering.get(request.traffic_class, 0):
+                del gathering[request.traffic_class]
+        if gathering and self._order.has_head(but=gathering):
             self._gathering = gathering
-        for request in [each for group in self._under_way.values() for each in group]:
+        for request in self._prompts():
             if self._step.remaining(request) == 1:
                 self._hold(request)
 
     def next(self) -> Request | None:
         """Return whose turn it is; its grant must be settled before the next."""
-        request = self._let_go() or self._turn()
-        if self._gathering and self._held and (request is None or not self.keeps_last(request)):
-            self._gathering = ()
-            request = self._let_go() or request
+        request = self._next_released() or self._turn()
+        if self._gathering and self._ends_gathering(request):
+            self._gathering = {}
+            request = self._next_released() or request
         return request
 
     def keeps_last(self, request: Request) -> bool:
         """Tell whether the last token of the prompt of `request` is to be left for later."""
-        return request.traffic_class in self._gathering
+        after_ns = self._gathering.get(request.traffic_class, NOBODY_NS)
+        return after_ns < due_ns(request) < NO_PROMISE_NS
+
+    def _ends_gathering(self, request: Request | None) -> bool:
+        """Tell whether the turn of `request` ends it: it is of another class while some are held,
+        or cannot wait itself.
+        """
+        if request is None:
+            return True
+        is_concerned = bool(self._held) or request.traffic_class in self._gathering
+        return is_concerned and not self.keeps_last(request)
 
     def _turn(self) -> Request | None:
         """Return whose turn it is, but for those that are held."""
@@ -149,21 +165,17 @@ class Contenders:
     def settle(self, request: Request, grant: Grant) -> None:
         """Take in what came of a grant to `request`."""
         flow, is_blocked = request.flow, grant.blocked is not Blocked.NOTHING
-        mine = self._under_way.get(flow)
-        if request in self._held:
-            self._held.remove(request)
-            if is_blocked:
-                self._closures.blocked.setdefault(flow, grant.blocked)
-        elif mine and mine[-1] is request:
-            if is_blocked:
-                self._closures.blocked.setdefault(flow, grant.blocked)
-            if is_blocked or not self._step.remaining(request):
-                mine.pop()
-            if not mine:
-                del self._under_way[flow]
+        mine = self._under_way.get(flow, [])
+        was_under_way = request in self._held or request in mine[-1:]
+        if is_blocked and was_under_way:
+            self._closures.blocked.setdefault(flow, grant.blocked)
         elif is_blocked:
             self._block(request, grant.blocked)
-        elif self._step.remaining(request):
+        if request in self._held:
+            self._held.remove(request)
+        elif was_under_way and (is_blocked or not self._step.remaining(request)):
+            self._take_away(request)
+        elif not was_under_way and not is_blocked and self._step.remaining(request):
             self._under_way.setdefault(flow, []).append(request)
         if not is_blocked and self.keeps_last(request) and self._step.remaining(request) == 1:
             self._hold(request)
@@ -172,21 +184,29 @@ class Contenders:
 
     def _hold(self, request: Request) -> None:
         """Set a prompt under way aside."""
+        self._take_away(request)
+        self._held.append(request)
+        self._update(request.flow)
+
+    def _take_away(self, request: Request) -> None:
+        """Let a prompt under way have no turn any more."""
         group = self._under_way[request.flow]
         group.remove(request)
         if not group:
             del self._under_way[request.flow]
-        self._held.append(request)
-        self._update(request.flow)
 
-    def _let_go(self) -> Request | None:
+    def _prompts(self) -> list[Request]:
+        """Return those under way."""
+        return [request for group in self._under_way.values() for request in group]
+
+    def _next_released(self) -> Request | None:
         """Return the first that was set aside and may have its last token now."""
-        free = [each for each in self._held if self._is_free(each)]
+        free = [each for each in self._held if self._may_finish(each)]
         if free:
             self._is_reserved = False
         return min(free, key=due_ns, default=None)
 
-    def _is_free(self, request: Request) -> bool:
+    def _may_finish(self, request: Request) -> bool:
         """Tell whether one that was set aside still runs, and need not wait within its class."""
         is_running = request.status is RequestStatus.RUNNING
         has_room = self._tokens.most[request.traffic_class] > 0
@@ -200,8 +220,7 @@ class Contenders:
         """Return the flows that go last in their classes, bool[flows]; None if there are none."""
         crowding = self._flows.crowding(self._step.now_ns)
         if crowding is not None:
-            prompts = (request for group in self._under_way.values() for request in group)
-            crowding[[each.flow for each in prompts if each in self._flows.sworn]] = False
+            crowding[[each.flow for each in self._prompts() if each in self._flows.sworn]] = False
         return crowding
 
     def _due_ns(self, reasons: Reasons) -> Times:
@@ -239,8 +258,8 @@ class Contenders:
     def _within_windows(self) -> int:
         """Return the flow whose turn it is among all classes, or -1."""
         within = self._shares.classes_within()
-        flow = self._order.earliest([c for c in within if c not in self._passed_over])
-        if flow < 0 and self._passed_over:
+        flow = self._order.earliest([c for c in within if c not in self._waiting_for_company])
+        if flow < 0 and self._waiting_for_company:
             flow = self._order.earliest(within)
         return flow if flow >= 0 else self._extend()
 

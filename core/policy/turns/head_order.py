@@ -38,15 +38,16 @@ class HeadOrder:
         class may still have, by class: a live view.
         """
         self.first_ns = [NOBODY_NS] * NUM_CLASSES
-        """By class, in the order of classes; NOBODY_NS: no turn."""
+        """By class: when its first head within the windows is due, ns; without a promise
+        NO_PROMISE_NS and by how many units the class is ahead; NOBODY_NS: no turn."""
         self._due_ns = due_ns
         self._crowding = crowding
         self._shares = shares
         self._most = most
         self._serviceable: Mask | None = None  # who could use more when the windows were opened
         self._keys = due_ns.reshape(-1, NUM_CLASSES)  # until they are; then an array of its own
-        self._first = [-1] * NUM_CLASSES  # by class: the flow whose head is due first, and when
-        self._first_due_ns = [NOBODY_NS] * NUM_CLASSES
+        self._first = [-1] * NUM_CLASSES  # by class: the flow whose head is due first
+        self._first_due_ns = [NOBODY_NS] * NUM_CLASSES  # and when
 
     def open_windows(self) -> None:
         """Work out V, and the due times of the heads that are within the window of their tenant."""
@@ -68,7 +69,7 @@ class HeadOrder:
         for traffic_class, tenant in enumerate(first.tolist()):
             self._note_first(traffic_class, tenant, keys_ns[traffic_class])
 
-    def pass_over(self, classes: Iterable[int]) -> bool:
+    def put_last(self, classes: Iterable[int]) -> bool:
         """Let `classes` hold nobody back, as long as others can use the step; tell whether any can.
 
         It opens the windows anew, before anything is granted.
@@ -101,6 +102,10 @@ class HeadOrder:
         for traffic_class in but:
             with_head[traffic_class::NUM_CLASSES] = False
         return with_head
+
+    def has_head(self, but: Iterable[int] = ()) -> bool:
+        """Tell whether any flow has one, those of the classes `but` left out."""
+        return len(self.with_head(but).nonzero()[0]) > 0
 
     def close(self, classes: Sequence[int]) -> None:
         """Forget the heads of `classes`."""
