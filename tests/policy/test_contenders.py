@@ -344,6 +344,15 @@ def test_a_class_at_its_cap_keeps_what_it_has_set_aside() -> None:
     assert case.grant(case.open()) == (one, 0)
 
 
+def test_who_was_preempted_while_it_decoded_neither_waits_nor_gathers() -> None:
+    """The gap of its next token was promised, not its first."""
+    case = Gathering(due_ms=5000)
+    one = case.waits(1)
+    assert case.open().next() is case.other
+    one.num_output_tokens = 1
+    assert case.grant(case.open()) == (one, 0)
+
+
 def test_nobody_gathers_where_nobody_else_can_use_the_step() -> None:
     """It would be late for nothing."""
     case = Gathering()

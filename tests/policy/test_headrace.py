@@ -97,6 +97,21 @@ def test_a_client_orders_its_own_requests_by_priority(due_ns: int) -> None:
     assert list(fill(policy).granted()) == [7, 3, 5, 1, 4, 2, 6, 8]
 
 
+def test_who_has_begun_comes_back_to_its_place() -> None:
+    """Also if another with a priority has come meanwhile."""
+    policy = make()
+    come = Arrivals(policy)
+    come(10, priority=-5)
+    begun = come(10)
+    before = policy.place(begun)
+    policy.remove(begun)
+    begun.first_start_ns = 1
+    come(10, priority=-5)
+    policy.add(begun)
+    assert policy.place(begun) == before
+    assert list(fill(policy).granted()) == [1, 2, 3]
+
+
 def test_priority_gains_no_more_than_the_place_of_another_of_the_same_flow() -> None:
     """Between tenants, and between classes, due times decide as before."""
     policy = make()

@@ -24,6 +24,7 @@ from core.simulation.workload import START_NS, Promise, Workload
 from core.tenancy.classes import ClassesConfig, TrafficClass
 from core.tenancy.tenants import TenantConfig
 from tests.support.loads.workloads import NS_PER_MS, make_workload, simulated_settings
+from tests.support.scheduler.checked_engine import CheckedEngine, make_settings
 
 FAST, SLOW = TrafficClass.INTERACTIVE, TrafficClass.BATCH
 MAX_TOKENS = 4096  # of a step, as large as the policy thinks
@@ -210,3 +211,32 @@ def test_reserved_sequences_are_not_predicted_away() -> None:
     history, policy = run(workload, Limits(classes), max_num_seqs=2)
     assert policy.refused == {}
     assert request_times(history).kept[3]
+
+
+@pytest.mark.parametrize("pieces", range(4))
+def test_an_executor_that_is_lost_ends_the_replay_that_is_under_way(pieces: int) -> None:
+    """Nobody knows any more how fast prompts are computed; whoever waits goes on waiting."""
+    classes = ClassesConfig()
+    classes = replace(classes, interactive=replace(classes.interactive, max_seqs=0))
+    settings = make_settings(
+        policy="headrace", limits=Limits(classes=classes), max_num_batched_tokens=32
+    )
+    policy = HeadracePolicy(policy_settings(settings), CostBasis(2e6, 1e6, 0.0, 0.0, 0.0))
+    engine = CheckedEngine(settings, policy=policy)
+    engine.start()
+    for number in range(1, 41):
+        prompt = list(range(10, 110))
+        engine.submit(
+            engine.make_request(number, prompt, 20, tenant=f"t{number}", traffic_class=FAST)
+        )
+    while not policy._shedding._replays.is_under_way:
+        engine.step()
+    for _ in range(pieces):
+        engine.clock.advance(NS_PER_MS)
+        engine.tell()
+    engine.kill()
+    engine.start()
+    for _ in range(50):
+        engine.clock.advance(NS_PER_MS)
+        engine.tell()
+    assert policy._flows.num_waiting.sum() == 40

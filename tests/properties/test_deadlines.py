@@ -97,9 +97,29 @@ def test_p9_no_priority_breaks_the_word_that_another_has(name: str) -> None:
     """Whoever comes with a better one, and some are protected all the same."""
     for seed in SEEDS:
         workload = LOADS[name][0](seed)
-        history, policy = watch(workload, has_priorities=True)
+        priorities = [number * 7 % 5 for number in range(len(workload))]
+        history, policy = watch(workload, priorities=priorities)
         assert misses(history, policy.protected) == [], seed
         assert len(policy.protected) >= LOADS[name][1] * len(workload), seed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prompt", [300, 1500])
+def test_p9_nobody_is_late_because_its_own_tenant_left_the_window(prompt: int) -> None:
+    """Its later requests with better priorities, or longer prompts, would go first; while others
+    catch up, whoever was given the word would wait with them.
+    """
+    word = (510.0, 300, 2)
+    later = [(512.0 + each / 10, prompt, 2) for each in range(15_000 // prompt)]
+    others = [(530.0 + each / 100, 1000, 2) for each in range(500)]
+    rows = [(0.0, 200, 2), (500.0, 4000, 2), word, *later, *others]
+    tenants = [0, 7, 1, *(1 for _ in later), *(2 + each % 5 for each in range(500))]
+    workload = make_workload(
+        rows, tenants=tenants, classes=[FAST] * len(rows), promises={FAST: Promise(4.0, 0.06)}
+    )
+    history, policy = watch(workload, priorities=[5 * (row == word) for row in rows])
+    assert 3 in policy.protected
+    assert misses(history, policy.protected) == []
 
 
 @pytest.mark.slow

@@ -77,7 +77,7 @@ class Protection:
         place_ns = wanted_ns
         for traffic_class in TrafficClass:
             if not self._precedence.goes_before(request.traffic_class, traffic_class):
-                place_ns = self._behind(traffic_class, request.num_tokens, place_ns, now_ns)
+                place_ns = self._behind(traffic_class, request, place_ns, now_ns)
         return place_ns
 
     def add(self, request: Request, now_ns: int) -> None:
@@ -139,27 +139,36 @@ class Protection:
             return False
         class_tokens = self._of_class[own_class].due_by(place_ns)
         class_tokens += self._under_way.tokens_until(place_ns)
-        own_tokens = self._flow_tokens[request.flow]
-        own_tokens += sum(each.num_tokens for each in self._under_way.of_flow(request.flow))
+        own_tokens = self._own_tokens(request)
         if not self._is_class_within(own_class, class_tokens, possible):
             return False
         return due + self._made_up_for(request, own_tokens) <= share * possible
 
     def _behind(
-        self, traffic_class: TrafficClass, num_tokens: int, wanted_ns: int, now_ns: int
+        self, traffic_class: TrafficClass, request: Request, wanted_ns: int, now_ns: int
     ) -> int:
         """Return `wanted_ns`, or the place behind the last protected one of a class that would be
-        late with `num_tokens` before it.
+        late with a new `request` before it; one of its own flow also if that takes its tenant out
+        of the window.
         """
         places = self._places[traffic_class]
         first = bisect_left(places, (wanted_ns,))
         looked_at = max(first, len(places) - MAX_LATER)
         share, begin_ns = self._left_to(traffic_class, now_ns)
-        for place_ns, _, later in reversed(places[looked_at:]):
-            due = self._tokens_until(place_ns) + num_tokens
+        behind, made_up_for = places[looked_at:], 0.0
+        if any(later.flow == request.flow for _, _, later in behind):
+            made_up_for = self._made_up_for(request, self._own_tokens(request) + request.num_tokens)
+        for place_ns, _, later in reversed(behind):
+            others = made_up_for if later.flow == request.flow else 0.0
+            due = self._tokens_until(place_ns) + request.num_tokens + others
             if due > share * self._tokens_between(begin_ns, later.ttft_deadline_ns):
                 return place_ns + 1
         return wanted_ns if looked_at == first else places[looked_at - 1][0] + 1
+
+    def _own_tokens(self, request: Request) -> int:
+        """Return the tokens of the flow of `request`, under way or waiting."""
+        under_way = sum(each.num_tokens for each in self._under_way.of_flow(request.flow))
+        return self._flow_tokens.get(request.flow, 0) + under_way
 
     def _tokens_until(self, place_ns: int) -> int:
         """Return the tokens that stand up to a place in the order, under way or waiting."""

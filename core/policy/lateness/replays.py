@@ -70,6 +70,10 @@ class Replays:
             return verdicts
         return None
 
+    def stop(self) -> None:
+        """Forget the one that is under way: nobody knows any more how fast prompts are computed."""
+        self._unread, self._read, self._replay = [], [], None
+
     def next_timer_ns(self) -> int:
         """Return when the replay wants to go on, or to begin."""
         return self._piece_ns if self.is_under_way else self._begin_ns

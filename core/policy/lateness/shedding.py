@@ -101,6 +101,8 @@ class Shedding:
         of its flow, and so that nobody who is protected is late; 0 without promise and priorities.
         """
         if not request.ttft_deadline_ns:
+            if request.has_begun:
+                return 0  # as when it came
             own_ns = due_ns(request)
             placed_ns = self._flows.ordered_due_ns(request, own_ns)
             return 0 if placed_ns == own_ns else placed_ns
@@ -142,6 +144,8 @@ class Shedding:
     def lose(self, replica: int) -> None:
         """Forget the rate of a replica that was lost."""
         self._rate.lose(replica)
+        if not self._rate.total():
+            self._replays.stop()
         self._under_way.lose(replica)
         self._exemptions.lose(replica)
 

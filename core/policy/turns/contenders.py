@@ -23,6 +23,8 @@ Prompts that gather (`company`) keep their last token until the turn passes to o
 token: then it goes before all, windows or not.
 """
 
+from collections import deque
+
 import numpy as np
 
 from core.policy.base import Blocked, Grant, Step
@@ -60,7 +62,8 @@ class Contenders:
         self._is_reserved = False  # the turn, so its tokens are bounded by the reserve
         self._waiting_for_company: tuple[int, ...] = ()  # classes that wait for company
         self._gathering: dict[int, int] = {}  # class: prompts due later keep their last token
-        self._held: list[Request] = []  # prompts under way of which one token is left
+        self._held: deque[Request] = deque()  # prompts under way of which one token is left
+        self._released: Request | None = None  # of them, whose turn it is
         self._settled = -1  # the flow whose head is to be looked at before the next turn
         self._under_way: dict[int, list[Request]] = {}  # by flow, the one that goes next last
         for request in sorted(step.prefills(), key=due_ns, reverse=True):
@@ -104,6 +107,7 @@ class Contenders:
             return
         first_ns, now_ns = self._order.first_ns, self._step.now_ns
         waiting = company.waiting(room, first_ns, now_ns)
+        waiting = tuple(c for c in waiting if not self._has_output(c))
         if waiting and self._order.put_last(waiting):
             self._waiting_for_company = waiting
         gathering = company.gathering(room, now_ns)
@@ -112,7 +116,7 @@ class Contenders:
                 del gathering[request.traffic_class]
         if gathering and self._order.has_head(but=gathering):
             self._gathering = gathering
-        for request in self._prompts():
+        for request in sorted(self._prompts(), key=due_ns):
             if self._step.remaining(request) == 1:
                 self._hold(request)
 
@@ -125,9 +129,11 @@ class Contenders:
         return request
 
     def keeps_last(self, request: Request) -> bool:
-        """Tell whether the last token of the prompt of `request` is to be left for later."""
+        """Tell whether the last token of the prompt of `request` is to be left for later; not of
+        one that was preempted while it decoded.
+        """
         after_ns = self._gathering.get(request.traffic_class, NOBODY_NS)
-        return after_ns < due_ns(request) < NO_PROMISE_NS
+        return after_ns < due_ns(request) < NO_PROMISE_NS and not request.num_output_tokens
 
     def _ends_gathering(self, request: Request | None) -> bool:
         """Tell whether the turn of `request` ends it: it is of another class while some are held,
@@ -166,13 +172,15 @@ class Contenders:
         """Take in what came of a grant to `request`."""
         flow, is_blocked = request.flow, grant.blocked is not Blocked.NOTHING
         mine = self._under_way.get(flow, [])
-        was_under_way = request in self._held or request in mine[-1:]
+        is_released = request is self._released
+        was_under_way = is_released or request in mine[-1:]
         if is_blocked and was_under_way:
             self._closures.blocked.setdefault(flow, grant.blocked)
         elif is_blocked:
             self._block(request, grant.blocked)
-        if request in self._held:
-            self._held.remove(request)
+        if is_released:
+            self._held.remove(request)  # one of the first
+            self._released = None
         elif was_under_way and (is_blocked or not self._step.remaining(request)):
             self._take_away(request)
         elif not was_under_way and not is_blocked and self._step.remaining(request):
@@ -188,6 +196,12 @@ class Contenders:
         self._held.append(request)
         self._update(request.flow)
 
+    def _has_output(self, traffic_class: int) -> bool:
+        """Tell whether one of a class was preempted while it decoded, and is next of its flow."""
+        flows = self._order.flows_with_head(traffic_class)
+        heads = (self._head(flow) for flow in flows)
+        return any(head is not None and head.num_output_tokens for head in heads)
+
     def _take_away(self, request: Request) -> None:
         """Let a prompt under way have no turn any more."""
         group = self._under_way[request.flow]
@@ -201,10 +215,10 @@ class Contenders:
 
     def _next_released(self) -> Request | None:
         """Return the first that was set aside and may have its last token now."""
-        free = [each for each in self._held if self._may_finish(each)]
-        if free:
+        self._released = next((each for each in self._held if self._may_finish(each)), None)
+        if self._released is not None:
             self._is_reserved = False
-        return min(free, key=due_ns, default=None)
+        return self._released
 
     def _may_finish(self, request: Request) -> bool:
         """Tell whether one that was set aside still runs, and need not wait within its class."""

@@ -103,6 +103,11 @@ class HeadOrder:
             with_head[traffic_class::NUM_CLASSES] = False
         return with_head
 
+    def flows_with_head(self, traffic_class: int) -> list[int]:
+        """Return the flows of a class that have one."""
+        flows = (self._due_ns[traffic_class::NUM_CLASSES] < NOBODY_NS).nonzero()[0]
+        return (flows * NUM_CLASSES + traffic_class).tolist()
+
     def has_head(self, but: Iterable[int] = ()) -> bool:
         """Tell whether any flow has one, those of the classes `but` left out."""
         return len(self.with_head(but).nonzero()[0]) > 0

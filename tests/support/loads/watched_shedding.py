@@ -1,5 +1,6 @@
 """Policy headrace with eyes: who was protected, who was refused, and who is spared on purpose."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from core.engine_core import policy_settings
@@ -51,9 +52,9 @@ class WatchedHeadrace(HeadracePolicy):
         *,
         spared: frozenset[int] = frozenset(),
         is_calibrated: bool = True,
-        has_priorities: bool = False,
+        priorities: Sequence[int] = (),
     ) -> None:
-        self._has_priorities = has_priorities
+        self._priorities = priorities
         machine = simulated_settings().hardware
         super().__init__(settings, machine if is_calibrated else None)
         self._exemptions = SparingExemptions(settings.limits, self._flows)
@@ -68,8 +69,8 @@ class WatchedHeadrace(HeadracePolicy):
         self.refused: dict[int, Request] = {}
 
     def add(self, request: Request) -> None:
-        if self._has_priorities:
-            request.priority = request.request_id * 7 % 5 - 2
+        if self._priorities:
+            request.priority = self._priorities[request.request_id - 1]
         super().add(request)
         if request in self._shedding.protection.protected:
             self.protected.add(request.request_id)
@@ -96,10 +97,10 @@ def watch(
     seed: int = 0,
     spared: frozenset[int] = frozenset(),
     is_calibrated: bool = True,
-    has_priorities: bool = False,
+    priorities: Sequence[int] = (),
 ) -> tuple[History, WatchedHeadrace]:
     """Run `workload` on the round machine to the end, with a prefix cache if prompts share any, and
-    with five priorities if it is to have some.
+    each request with one of `priorities`, if there are any.
     """
     limits = limits or promised_limits(workload)
     settings = simulated_settings(
@@ -115,6 +116,6 @@ def watch(
         policy_settings(settings.engine),
         spared=spared,
         is_calibrated=is_calibrated,
-        has_priorities=has_priorities,
+        priorities=priorities,
     )
     return Simulation(settings, workload, policy).run(), policy
