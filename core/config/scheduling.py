@@ -61,15 +61,13 @@ class PolicyConfig:
     locality_bypass_ms: int = 2000
     """Time for which longer cached prefixes may go before one with a promise, ms; 0 = never."""
     company_fraction: float = 0.25
-    """Share of its promise for which a prompt with a tight gap cap waits to decode with others, and
-    of the rest for which it keeps its last token; 0 = never."""
+    """Share of its promise that a prompt with a tight gap cap waits for others, then of the rest."""
     price_epoch_s: int = 60
     """Prices follow the cost model no more often than this, s."""
     kv_price: float = 0.2
     """Price of holding the whole KV pool for a step, as a share of that step."""
     itl_margin: float = 0.2
-    """Share by which a predicted step stays below the promised gap, at the least; more at first,
-    and where steps scatter."""
+    """Share by which a predicted step stays below a gap; more at first, and where steps scatter."""
     delivery_ms: int = 5
     """Time of a promised gap kept for tokens on their way, ms; a tenth of the gap at the most."""
     tile_tokens: int = 4

@@ -57,6 +57,11 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="a fifth of the requests, references only at their bounds",
     )
+    add(
+        "--tolerance",
+        type=float,
+        help="loads told apart, as a share (default: 0.01; --quick: 0.02)",
+    )
     add("--results", type=Path, metavar="FILE", help="finished runs (default: in the cache folder)")
     return parse
 
@@ -71,9 +76,8 @@ def asked(args: argparse.Namespace) -> Asked:
         raise ValueError(f"no such policy here: {', '.join(sorted(unknown))}")
     runs = Runs(Traces(args.traces).get, args.results or default_results())
     seeds = range(1, 1 + (args.seeds or (1 if args.quick else 3)))
-    if args.quick:
-        return Asked(runs, QUICK_FACTOR, seeds, 0.02, True, chosen)
-    return Asked(runs, 1, seeds, 0.01, False, chosen)
+    tolerance = args.tolerance or (0.02 if args.quick else 0.01)
+    return Asked(runs, QUICK_FACTOR if args.quick else 1, seeds, tolerance, args.quick, chosen)
 
 
 def bars_of(name: str, *, is_quick: bool) -> Iterator[Bar]:
