@@ -61,7 +61,7 @@ class PolicyConfig:
     locality_bypass_ms: int = 2000
     """Time for which longer cached prefixes may go before one with a promise, ms; 0 = never."""
     company_fraction: float = 0.25
-    """Share of its promise that a prompt with a tight gap cap waits for others, then of the rest."""
+    """Part of its promise that a prompt with a tight gap cap waits for others, then of the rest."""
     price_epoch_s: int = 60
     """Prices follow the cost model no more often than this, s."""
     kv_price: float = 0.2
