@@ -105,20 +105,27 @@ class Contenders:
         """
         if not self._has_choice:
             return
-        first_ns, now_ns = self._order.first_ns, self._step.now_ns
-        waiting = company.waiting(room, first_ns, now_ns)
+        gathering = company.gathering(room, self._step.now_ns)
+        if gathering:
+            self._put_last(company.waiting(room, self._order.first_ns, self._step.now_ns))
+            self._gather(gathering)
+        for request in sorted(self._prompts(), key=due_ns):
+            if self._step.remaining(request) == 1:
+                self._hold(request)
+
+    def _put_last(self, waiting: tuple[int, ...]) -> None:
+        """Let classes wait in this step, unless one that decoded before is next of its flow."""
         waiting = tuple(c for c in waiting if not self._has_output(c))
         if waiting and self._order.put_last(waiting):
             self._waiting_for_company = waiting
-        gathering = company.gathering(room, now_ns)
+
+    def _gather(self, gathering: dict[int, int]) -> None:
+        """Let classes gather of which no prompt under way is due too soon, if others wait."""
         for request in self._prompts():
             if due_ns(request) <= gathering.get(request.traffic_class, 0):
                 del gathering[request.traffic_class]
         if gathering and self._order.has_head(but=gathering):
             self._gathering = gathering
-        for request in sorted(self._prompts(), key=due_ns):
-            if self._step.remaining(request) == 1:
-                self._hold(request)
 
     def next(self) -> Request | None:
         """Return whose turn it is; its grant must be settled before the next."""
