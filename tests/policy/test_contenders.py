@@ -284,6 +284,14 @@ class Gathering:
         contenders.wait_for(Company(self.rig.limits, 0.25), ROOM)
         return contenders
 
+    def two_held(self) -> tuple[Request, Request, Contenders]:
+        """Return two prompts that have gathered, and the step in which they did."""
+        self.step.tokens_left = 1000
+        one, two = self.waits(1), self.waits(2)
+        contenders = self.open()
+        assert [self.grant(contenders) for _ in range(2)] == [(one, 1), (two, 1)]
+        return one, two, contenders
+
     def grant(self, contenders: Contenders, num_tokens: int = 50) -> tuple[Request, int] | None:
         """Give whose turn it is what the policy would; return who it was and what is left."""
         request = contenders.next()
@@ -309,10 +317,7 @@ def test_prompts_of_a_tight_class_gather_until_the_turn_passes() -> None:
 def test_who_has_gathered_waits_for_those_that_a_step_had_no_room_for() -> None:
     """Also for one that comes meanwhile, and nobody is forgotten when it is blocked."""
     case = Gathering()
-    case.step.tokens_left = 1000
-    one, two = case.waits(1), case.waits(2)
-    first = case.open()
-    assert [case.grant(first) for _ in range(2)] == [(one, 1), (two, 1)]
+    one, two, _ = case.two_held()
     three = case.waits(1)
     second = case.open()
     assert second.flows_under_way() == []
@@ -323,10 +328,7 @@ def test_who_has_gathered_waits_for_those_that_a_step_had_no_room_for() -> None:
 def test_who_was_set_aside_and_has_lost_its_row_is_not_let_go() -> None:
     """Nor anybody of a class that has had all that it may of the step; the others are."""
     case = Gathering()
-    case.step.tokens_left = 1000
-    one, two = case.waits(1), case.waits(2)
-    contenders = case.open()
-    assert [case.grant(contenders) for _ in range(2)] == [(one, 1), (two, 1)]
+    one, two, contenders = case.two_held()
     one.move_to(RequestStatus.PREEMPTED)
     assert case.grant(contenders) == (two, 0)
     assert contenders.next() is case.other
@@ -378,10 +380,7 @@ def test_a_prompt_that_has_waited_long_is_computed_whole() -> None:
 def test_one_under_way_that_has_waited_long_ends_the_gathering_of_its_class() -> None:
     """Whoever was held with it."""
     case = Gathering()
-    case.step.tokens_left = 1000
-    one, two = case.waits(1), case.waits(2)
-    contenders = case.open()
-    assert [case.grant(contenders) for _ in range(2)] == [(one, 1), (two, 1)]
+    one, two, contenders = case.two_held()
     three = case.waits(1)
     case.step.now_ns += 700 * NS_PER_MS
     contenders = case.open()

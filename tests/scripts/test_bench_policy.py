@@ -252,3 +252,13 @@ def test_further_seeds_are_searched_from_what_the_first_carried(tmp_path: Path) 
     row = strict(question)["code"]["static"]
     assert row["lowest_qps"] == row["highest_qps"] == pytest.approx(4.1, rel=0.02)
     assert sum((point.trace, point.seed) == ("code", 3) for point in Known.asked_for) == 2
+
+
+@pytest.mark.parametrize("tolerance", ["0", "-0.1", "1"])
+def test_loads_cannot_be_told_apart_by_nothing(tmp_path: Path, tolerance: str) -> None:
+    """The search would not end; a share that it can use is taken as it is."""
+    words = ["--traces", str(tmp_path), "--results", str(tmp_path / "runs"), "--quick"]
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        asked(parser().parse_args([*words, "--tolerance", tolerance]))
+    assert asked(parser().parse_args([*words, "--tolerance", "0.005"])).tolerance == 0.005
+    assert asked(parser().parse_args(words)).tolerance == 0.02

@@ -76,7 +76,9 @@ def asked(args: argparse.Namespace) -> Asked:
         raise ValueError(f"no such policy here: {', '.join(sorted(unknown))}")
     runs = Runs(Traces(args.traces).get, args.results or default_results())
     seeds = range(1, 1 + (args.seeds or (1 if args.quick else 3)))
-    tolerance = args.tolerance or (0.02 if args.quick else 0.01)
+    tolerance = args.tolerance if args.tolerance is not None else (0.02 if args.quick else 0.01)
+    if not 0 < tolerance < 1:
+        raise ValueError(f"--tolerance is {tolerance}: use a share between 0 and 1")
     return Asked(runs, QUICK_FACTOR if args.quick else 1, seeds, tolerance, args.quick, chosen)
 
 
